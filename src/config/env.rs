@@ -1,0 +1,193 @@
+//! Environment variables, typed as Istio's `pkg/env` types them; the only file that reads the process environment.
+
+use std::{
+    cell::RefCell,
+    collections::BTreeMap,
+    fmt::{self, Display},
+    time::Duration,
+};
+
+use super::parse_go_duration;
+
+/// Where a value came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// Nobody set it.
+    Default,
+    /// An environment variable of that name.
+    Env,
+    /// A command-line flag.
+    Flag,
+    /// A field of a document in the environment variable `PROXY_CONFIG`.
+    ProxyConfigEnv,
+    /// A pod annotation.
+    Annotation(String),
+    /// A file and the line in it.
+    File(String, usize),
+}
+
+/// One value that a room asked for, as `check` prints it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Setting {
+    /// The value in effect.
+    pub value: String,
+    /// Who set it.
+    pub origin: Origin,
+    /// Why the value that was set is not the one in effect.
+    pub warning: Option<String>,
+}
+
+/// The environment, with a record of every value that was asked for.
+#[derive(Debug, Default)]
+pub struct Vars {
+    env: BTreeMap<String, String>,
+    asked: RefCell<BTreeMap<String, Setting>>,
+}
+
+impl Vars {
+    /// The environment of this process. Names or values that are not UTF-8 are replaced losslessly where possible.
+    #[allow(clippy::disallowed_methods, reason = "this is the one place that reads the environment")]
+    pub fn from_process() -> Vars {
+        Vars::from_pairs(
+            std::env::vars_os()
+                .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned())),
+        )
+    }
+
+    /// An environment made of pairs, for tests.
+    pub fn from_pairs<N: Into<String>, V: Into<String>>(pairs: impl IntoIterator<Item = (N, V)>) -> Vars {
+        let env = pairs.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+        Vars { env, asked: RefCell::default() }
+    }
+
+    /// The value as it stands, an empty one included; `None` when the variable does not exist.
+    pub fn text(&self, name: &str) -> Option<&str> {
+        let value = self.env.get(name).map(String::as_str);
+        self.note(name, value.unwrap_or_default(), if value.is_some() { Origin::Env } else { Origin::Default }, None);
+        value
+    }
+
+    /// The value, or `default` when the variable does not exist. An empty value stays empty, as in Istio.
+    pub fn text_or(&self, name: &str, default: &str) -> String {
+        let value = self.env.get(name);
+        let origin = if value.is_some() { Origin::Env } else { Origin::Default };
+        let value = value.map_or(default, String::as_str).to_owned();
+        self.note(name, &value, origin, None);
+        value
+    }
+
+    /// A boolean as Go's `strconv.ParseBool` reads it; another value warns and counts as unset.
+    pub fn bool(&self, name: &str, default: bool) -> bool {
+        self.parsed(name, default, "a boolean (true or false)", |text| match text {
+            "1" | "t" | "T" | "TRUE" | "true" | "True" => Some(true),
+            "0" | "f" | "F" | "FALSE" | "false" | "False" => Some(false),
+            _ => None,
+        })
+    }
+
+    /// A whole number; another value warns and counts as unset.
+    pub fn int(&self, name: &str, default: i64) -> i64 {
+        self.parsed(name, default, "a whole number", |text| text.parse().ok())
+    }
+
+    /// A number; another value warns and counts as unset.
+    pub fn float(&self, name: &str, default: f64) -> f64 {
+        self.parsed(name, default, "a number", |text| text.parse().ok())
+    }
+
+    /// A duration as Go writes it; another value warns and counts as unset.
+    pub fn duration(&self, name: &str, default: Duration) -> Duration {
+        let shown = ShownDuration(default);
+        self.parsed(name, shown, "a duration such as 5s or 1m30s", |text| parse_go_duration(text).map(ShownDuration)).0
+    }
+
+    /// All variables whose name begins with `prefix`, as (rest of the name, value), sorted by name.
+    pub fn prefixed<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
+        self.env
+            .range(prefix.to_owned()..)
+            .take_while(move |(name, _)| name.starts_with(prefix))
+            .map(move |(name, value)| (&name[prefix.len()..], value.as_str()))
+    }
+
+    /// Every value that was asked for so far, by name.
+    pub fn asked(&self) -> BTreeMap<String, Setting> {
+        self.asked.borrow().clone()
+    }
+
+    /// The warnings of all values asked for so far: each names its variable.
+    pub fn warnings(&self) -> Vec<String> {
+        self.asked
+            .borrow()
+            .iter()
+            .filter_map(|(name, setting)| setting.warning.as_ref().map(|warning| format!("{name}: {warning}")))
+            .collect()
+    }
+
+    fn parsed<T: Display>(&self, name: &str, default: T, wanted: &str, parse: impl Fn(&str) -> Option<T>) -> T {
+        let (value, origin, warning) = match self.env.get(name) {
+            None => (default, Origin::Default, None),
+            Some(text) => match parse(text) {
+                Some(value) => (value, Origin::Env, None),
+                None => {
+                    let warning = format!("{text:?} is not {wanted}; using {default}");
+                    (default, Origin::Default, Some(warning))
+                }
+            },
+        };
+        self.note(name, &value.to_string(), origin, warning);
+        value
+    }
+
+    fn note(&self, name: &str, value: &str, origin: Origin, warning: Option<String>) {
+        self.asked.borrow_mut().insert(name.to_owned(), Setting { value: value.to_owned(), origin, warning });
+    }
+}
+
+/// A duration printed as Go prints short ones.
+#[derive(Clone, Copy)]
+struct ShownDuration(Duration);
+
+impl Display for ShownDuration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.0)
+    }
+}
+
+impl Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Default => f.write_str("default"),
+            Origin::Env => f.write_str("env"),
+            Origin::Flag => f.write_str("flag"),
+            Origin::ProxyConfigEnv => f.write_str("PROXY_CONFIG"),
+            Origin::Annotation(name) => write!(f, "annotation {name}"),
+            Origin::File(path, line) => write!(f, "{path}:{line}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn typed_values_and_their_origin() {
+        let vars = Vars::from_pairs([("A", "T"), ("B", "maybe"), ("C", ""), ("D", "1m")]);
+        assert!(vars.bool("A", false));
+        assert!(vars.bool("B", true));
+        assert_eq!(vars.int("C", 7), 7);
+        assert_eq!(vars.duration("D", Duration::ZERO), Duration::from_secs(60));
+        assert_eq!(vars.text_or("C", "x"), "");
+        assert_eq!(vars.text("E"), None);
+        assert_eq!(vars.asked()["A"].origin, Origin::Env);
+        assert_eq!(vars.asked()["E"].origin, Origin::Default);
+        assert_eq!(vars.warnings(), ["B: \"maybe\" is not a boolean (true or false); using true"]);
+    }
+
+    #[test]
+    fn prefix_families() {
+        let vars = Vars::from_pairs([("CA_HEADER_B", "=2"), ("CA_HEADER_A", "1"), ("CA_HEADS", "x")]);
+        let pairs: Vec<_> = vars.prefixed("CA_HEADER_").collect();
+        assert_eq!(pairs, [("A", "1"), ("B", "=2")]);
+    }
+}

@@ -1,0 +1,13 @@
+//! footman: the agent that lives beside an Envoy proxy.
+//!
+//! The modules below are the rooms of the house, in rank order: `use crate::x` is allowed only towards a lower rank
+//! (ARCHITECTURE.md; `tests/architecture.rs` holds it). The binary enters through [`cli`]; `examples/` and `tests/` reuse the
+//! lower rooms.
+
+// rank 0
+pub mod base;
+pub mod proto;
+// rank 1
+pub mod wires;
+// rank 2
+pub mod config;

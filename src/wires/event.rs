@@ -1,0 +1,25 @@
+//! What the lifecycle decides on: everything that happens to the agent as a whole, over one `mpsc` channel.
+
+use std::process::ExitStatus;
+
+/// Something that happened; `agent` turns it into what to do next.
+#[derive(Debug)]
+pub enum Event {
+    /// SIGTERM, SIGINT or another signal that the agent handles, by number.
+    Signal(i32),
+    /// `POST /drain`: tell clients to leave, keep serving.
+    Drain,
+    /// `POST /quitquitquit`: end without drain.
+    Quit,
+    /// Envoy ended by itself or after being asked to.
+    EnvoyExited(ExitStatus),
+    /// Envoy could not be started.
+    EnvoyFailed(std::io::Error),
+    /// A long-lived task ended although nobody asked it to.
+    TaskEnded {
+        /// The task's name.
+        name: &'static str,
+        /// Why, when it knows.
+        error: Option<String>,
+    },
+}

@@ -1,0 +1,76 @@
+//! Certificates as they travel from `secrets` to SDS, to istiod's TLS and to files.
+
+use std::{fmt, sync::Arc, time::SystemTime};
+
+use bytes::Bytes;
+use zeroize::Zeroizing;
+
+/// What the agent knows of its identity at one time; published by `secrets` over a `watch` channel.
+#[derive(Debug, Clone, Default)]
+pub struct Snapshot {
+    /// The newest valid pair of certificate and key; `None` until the first one arrives.
+    pub workload: Option<Arc<Workload>>,
+    /// Trust roots, all sources merged; `None` until they are known.
+    pub bundle: Option<Arc<TrustBundle>>,
+    /// Why there is no newer certificate, while renewal fails.
+    pub error: Option<Arc<str>>,
+}
+
+/// A certificate with its chain and key.
+#[derive(Debug)]
+pub struct Workload {
+    /// Leaf first, then intermediates, PEM; without the root.
+    pub chain: Bytes,
+    /// The key of the leaf, PEM.
+    pub key: PrivateKey,
+    /// What the leaf says.
+    pub leaf: Leaf,
+    /// When it was obtained.
+    pub obtained: SystemTime,
+}
+
+/// The readable part of a leaf certificate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Leaf {
+    /// Subject, RFC 4514 text; often empty.
+    pub subject: String,
+    /// Issuer, RFC 4514 text.
+    pub issuer: String,
+    /// URI and DNS names; the SPIFFE ID is the first URI.
+    pub names: Vec<String>,
+    /// Serial number in lower-case hex.
+    pub serial: String,
+    /// Beginning of its validity.
+    pub not_before: SystemTime,
+    /// End of its validity.
+    pub not_after: SystemTime,
+}
+
+/// Trust roots.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TrustBundle {
+    /// PEM certificates, one after the other.
+    pub pem: Bytes,
+}
+
+/// A private key in PEM: wiped when dropped, never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PrivateKey(Zeroizing<Vec<u8>>);
+
+impl PrivateKey {
+    /// Takes over the PEM text.
+    pub fn from_pem(pem: Zeroizing<Vec<u8>>) -> PrivateKey {
+        PrivateKey(pem)
+    }
+
+    /// The PEM text, for the wire or a file that was asked for; never for a log.
+    pub fn pem(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for PrivateKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("…")
+    }
+}

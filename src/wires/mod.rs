@@ -1,0 +1,11 @@
+//! Plain types that travel between rooms over channels. No behaviour beyond what the type means.
+
+mod event;
+mod health;
+mod identity;
+mod names;
+
+pub use event::Event;
+pub use health::AppHealth;
+pub use identity::{Leaf, PrivateKey, Snapshot, TrustBundle, Workload};
+pub use names::{NameTable, NameTableError};
