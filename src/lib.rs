@@ -8,6 +8,8 @@
 pub mod base;
 pub mod proto;
 // rank 1
+pub mod process;
+pub mod telemetry;
 pub mod wires;
 // rank 2
 pub mod config;

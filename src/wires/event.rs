@@ -2,15 +2,19 @@
 
 use std::process::ExitStatus;
 
+use tokio::sync::oneshot;
+
 /// Something that happened; `agent` turns it into what to do next.
 #[derive(Debug)]
 pub enum Event {
     /// SIGTERM, SIGINT or another signal that the agent handles, by number.
     Signal(i32),
-    /// `POST /drain`: tell clients to leave, keep serving.
-    Drain,
-    /// `POST /quitquitquit`: end without drain.
+    /// `POST /drain`: tell clients to leave, keep serving. Answered when Envoy was told, or could not be within two seconds.
+    Drain(oneshot::Sender<()>),
+    /// `POST /quitquitquit`: end without drain. Sent after the reply has left.
     Quit,
+    /// Envoy runs, with this process id.
+    EnvoyStarted(i32),
     /// Envoy ended by itself or after being asked to.
     EnvoyExited(ExitStatus),
     /// Envoy could not be started.

@@ -1,0 +1,247 @@
+//! Child processes: spawn, wait, signal, and the reaping that PID 1 owes to everybody else's orphans.
+//!
+//! `envoy` and `probe` start their children here and nowhere else: one `waitpid` serves them all, so that the reaping of orphans
+//! never takes an exit status that somebody waits for. Nothing here knows what the children are.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    os::unix::process::{CommandExt, ExitStatusExt},
+    process::{Command, ExitStatus},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use nix::{
+    errno::Errno,
+    sys::{
+        signal::{Signal, kill, killpg},
+        wait::{WaitPidFlag, WaitStatus, waitpid},
+    },
+    unistd::{Pid, getpid},
+};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::base::Drain;
+
+/// Children that run or whose status nobody has fetched yet: `None` while they run. A child whose owner is gone stays until it
+/// has been reaped.
+static CHILDREN: Mutex<BTreeMap<i32, Entry>> = Mutex::new(BTreeMap::new());
+
+/// The bit of a wait status that tells of a core dump (wait(2), WCOREDUMP).
+const CORE_DUMPED: i32 = 0x80;
+
+#[derive(Debug, Default)]
+struct Entry {
+    status: Option<ExitStatus>,
+    abandoned: bool,
+}
+
+/// A running child, leader of its own process group; dropping it kills the whole group.
+#[derive(Debug)]
+pub struct Child {
+    pid: Pid,
+    ended: bool,
+}
+
+/// Starts `command` as the leader of a process group of its own, so that a signal to the agent's group misses it.
+///
+/// # Errors
+/// As [`Command::spawn`].
+pub fn spawn(command: &mut Command) -> io::Result<Child> {
+    spawn_piped(command).map(|(child, _)| child)
+}
+
+/// Like [`spawn`], with the pipes that `command` asks for.
+///
+/// # Errors
+/// As [`Command::spawn`].
+pub fn spawn_piped(command: &mut Command) -> io::Result<(Child, Pipes)> {
+    // The lock is held across the spawn: nobody may reap before the child is known.
+    let mut children = children();
+    let child = command.process_group(0).spawn()?;
+    let pid = Pid::from_raw(i32::try_from(child.id()).map_err(io::Error::other)?);
+    children.insert(pid.as_raw(), Entry::default());
+    Ok((Child { pid, ended: false }, Pipes { stdout: child.stdout, stderr: child.stderr }))
+}
+
+/// The ends of a child's pipes that stay here.
+#[derive(Debug)]
+pub struct Pipes {
+    /// What the child writes to standard output, where piped.
+    pub stdout: Option<std::process::ChildStdout>,
+    /// What the child writes to standard error, where piped.
+    pub stderr: Option<std::process::ChildStderr>,
+}
+
+impl Child {
+    /// Its process id.
+    pub fn id(&self) -> i32 {
+        self.pid.as_raw()
+    }
+
+    /// Waits for its end; cancel-safe.
+    ///
+    /// # Errors
+    /// When the process has no room for a signal handler, or somebody else took the status.
+    pub async fn wait(&mut self) -> io::Result<ExitStatus> {
+        let mut died = signal(SignalKind::child())?;
+        loop {
+            reap();
+            let status = match children().get(&self.pid.as_raw()) {
+                None => return Err(io::Error::other("somebody else took the exit status")),
+                Some(entry) => entry.status,
+            };
+            if let Some(status) = status {
+                self.ended = true;
+                return Ok(status);
+            }
+            // `None` would mean that signals are no longer delivered, which tokio does not do while the runtime lives.
+            let _ = died.recv().await;
+        }
+    }
+
+    /// Sends a signal to the child alone; nothing once it has ended.
+    pub fn signal(&self, signal: Signal) {
+        if !self.ended {
+            // It may have ended a moment ago; its id is not reused before it is reaped, and `ended` is set with that.
+            let _ = kill(self.pid, signal);
+        }
+    }
+
+    /// Kills the child and whatever it started in its process group.
+    pub fn kill(&self) {
+        if !self.ended {
+            let _ = killpg(self.pid, Signal::SIGKILL);
+            self.signal(Signal::SIGKILL);
+        }
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        self.kill();
+        if self.ended {
+            children().remove(&self.pid.as_raw());
+        } else if let Some(entry) = children().get_mut(&self.pid.as_raw()) {
+            entry.abandoned = true;
+        }
+        reap();
+    }
+}
+
+/// As PID 1, collects children that nobody waits for: the orphans of exec probes and of `kubectl exec`. Runs until the drain; does
+/// nothing elsewhere, where init has that duty.
+///
+/// # Errors
+/// When no signal handler can be installed.
+pub async fn reap_orphans(mut drain: Drain) -> io::Result<()> {
+    if !is_init() {
+        drain.started().await;
+        return Ok(());
+    }
+    let mut died = signal(SignalKind::child())?;
+    loop {
+        reap();
+        tokio::select! {
+            _ = died.recv() => {}
+            () = drain.started() => return Ok(()),
+        }
+    }
+}
+
+fn is_init() -> bool {
+    getpid().as_raw() == 1
+}
+
+fn children() -> MutexGuard<'static, BTreeMap<i32, Entry>> {
+    CHILDREN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Fetches the status of every child that has ended: all children as PID 1, else only those that were started here.
+fn reap() {
+    let mut children = children();
+    if is_init() {
+        while collect(&mut children, Pid::from_raw(-1)) {}
+    } else {
+        let running: Vec<i32> =
+            children.iter().filter(|(_, entry)| entry.status.is_none()).map(|(pid, _)| *pid).collect();
+        for pid in running {
+            collect(&mut children, Pid::from_raw(pid));
+        }
+    }
+    children.retain(|_, entry| !(entry.abandoned && entry.status.is_some()));
+}
+
+/// One `waitpid`; whether it collected anybody.
+fn collect(children: &mut BTreeMap<i32, Entry>, pid: Pid) -> bool {
+    let (pid, raw) = match waitpid(pid, Some(WaitPidFlag::WNOHANG)) {
+        Ok(WaitStatus::Exited(pid, code)) => (pid, code << 8),
+        Ok(WaitStatus::Signaled(pid, signal, dumped)) => (pid, signal as i32 | if dumped { CORE_DUMPED } else { 0 }),
+        Err(Errno::ECHILD) if pid.as_raw() > 0 => {
+            children.remove(&pid.as_raw());
+            return false;
+        }
+        Ok(_) | Err(_) => return false,
+    };
+    if let Some(entry) = children.get_mut(&pid.as_raw()) {
+        entry.status = Some(ExitStatus::from_raw(raw));
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::libc;
+
+    use super::*;
+
+    fn shell(script: &str) -> Child {
+        spawn(Command::new("/bin/sh").args(["-c", script])).expect("a shell")
+    }
+
+    #[tokio::test]
+    async fn status_of_each_child_reaches_its_owner() {
+        let mut children: Vec<(i32, Child)> = (0..5).map(|code| (code, shell(&format!("exit {code}")))).collect();
+        for (code, child) in children.iter_mut().rev() {
+            assert_eq!(child.wait().await.unwrap().code(), Some(*code));
+        }
+    }
+
+    #[tokio::test]
+    async fn death_by_signal_is_told() {
+        let mut child = shell("kill -SEGV $$");
+        assert_eq!(child.wait().await.unwrap().signal(), Some(libc::SIGSEGV));
+        assert_eq!(child.wait().await.unwrap().signal(), Some(libc::SIGSEGV), "asked again");
+    }
+
+    #[tokio::test]
+    async fn child_leads_its_own_group_and_dies_with_it() {
+        let mut child = shell("sleep 1000 & wait");
+        let group = nix::unistd::getpgid(Some(Pid::from_raw(child.id()))).unwrap();
+        assert_eq!(group.as_raw(), child.id());
+        child.kill();
+        assert_eq!(child.wait().await.unwrap().signal(), Some(libc::SIGKILL));
+    }
+
+    #[tokio::test]
+    async fn dropped_child_is_killed_and_reaped() {
+        let child = shell("exec sleep 1000");
+        let pid = child.id();
+        drop(child);
+        let mut died = signal(SignalKind::child()).unwrap();
+        loop {
+            reap();
+            if !children().contains_key(&pid) {
+                break;
+            }
+            died.recv().await;
+        }
+        assert_eq!(kill(Pid::from_raw(pid), None), Err(Errno::ESRCH));
+    }
+
+    #[test]
+    fn program_that_is_missing_is_an_error_at_once() {
+        let error = spawn(&mut Command::new("/does/not/exist")).expect_err("no such program");
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+}

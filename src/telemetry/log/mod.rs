@@ -1,0 +1,196 @@
+//! Istio's log: `<UTC time>\t<level>\t[<scope>\t][<caller>\t]<message>`, or JSON, per scope, to stdout, stderr or files.
+//!
+//! Rooms log with the macros of the `log` crate; a target without `::` is Istio's scope, any other is scope `default`.
+//! Installed once by `cli`; before that nothing is printed, since nothing may be said in the wrong format.
+
+mod levels;
+mod line;
+
+use std::{
+    fmt,
+    fs::{File, OpenOptions},
+    io::{self, Write},
+    time::SystemTime,
+};
+
+use log::{Level, LevelFilter, Log, Metadata, Record};
+
+pub use levels::{Callers, DEFAULT_SCOPE, Levels};
+pub use line::{Line, write_json, write_plain};
+
+/// How the log is written.
+#[derive(Debug, Clone, Default)]
+pub struct Config {
+    /// One JSON object a line instead of tabs.
+    pub json: bool,
+    /// Levels per scope.
+    pub levels: Levels,
+    /// Scopes that print the place in the source.
+    pub callers: Callers,
+    /// `stdout`, `stderr` or paths of files that are appended to; empty is stdout.
+    pub targets: Vec<String>,
+}
+
+/// A log file that cannot be opened.
+#[derive(Debug)]
+pub struct Error {
+    path: String,
+    source: io::Error,
+}
+
+/// Makes this the log of the process. A second call changes nothing.
+///
+/// # Errors
+/// A target that is a file and cannot be opened for appending.
+pub fn install(config: Config) -> Result<(), Error> {
+    let max = config.levels.max();
+    let logger =
+        Logger { json: config.json, outputs: open(&config.targets)?, levels: config.levels, callers: config.callers };
+    if log::set_boxed_logger(Box::new(logger)).is_ok() {
+        log::set_max_level(max);
+    }
+    Ok(())
+}
+
+struct Logger {
+    json: bool,
+    levels: Levels,
+    callers: Callers,
+    outputs: Vec<Output>,
+}
+
+enum Output {
+    Stdout,
+    Stderr,
+    File(File),
+}
+
+impl Log for Logger {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        self.levels.of(scope(metadata.target())) >= LevelFilter::from(metadata.level().to_level_filter())
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        if !self.enabled(record.metadata()) {
+            return;
+        }
+        let scope = scope(record.target());
+        let caller = record.file().zip(record.line()).filter(|_| self.callers.includes(scope));
+        let line = Line {
+            time: SystemTime::now(),
+            level: level_name(record.level()),
+            scope: if scope == DEFAULT_SCOPE { "" } else { scope },
+            caller: caller.map(|(file, line)| (file.trim_start_matches("src/"), line)),
+            message: *record.args(),
+        };
+        let mut text = String::with_capacity(160);
+        if self.json {
+            write_json(&mut text, &line);
+        } else {
+            write_plain(&mut text, &line);
+        }
+        for output in &self.outputs {
+            output.write(text.as_bytes());
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+impl Output {
+    /// One write for the whole line, so that lines of Envoy on the same stream stay whole. A log that cannot be written must not
+    /// stop the agent, so errors are dropped.
+    fn write(&self, line: &[u8]) {
+        let _ = match self {
+            Output::Stdout => {
+                let mut out = io::stdout().lock();
+                out.write_all(line).and_then(|()| out.flush())
+            }
+            Output::Stderr => io::stderr().lock().write_all(line),
+            Output::File(file) => (&mut &*file).write_all(line),
+        };
+    }
+}
+
+fn open(targets: &[String]) -> Result<Vec<Output>, Error> {
+    if targets.is_empty() {
+        return Ok(vec![Output::Stdout]);
+    }
+    let open_one = |target: &String| match target.as_str() {
+        "stdout" => Ok(Output::Stdout),
+        "stderr" => Ok(Output::Stderr),
+        path => OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(path)
+            .map(Output::File)
+            .map_err(|source| Error { path: path.to_owned(), source }),
+    };
+    targets.iter().map(open_one).collect()
+}
+
+/// Istio's scope of a target: module paths, which `log` gives when a line names no target, are scope `default`.
+fn scope(target: &str) -> &str {
+    if target.contains("::") || target == env!("CARGO_PKG_NAME") { DEFAULT_SCOPE } else { target }
+}
+
+fn level_name(level: Level) -> &'static str {
+    match level {
+        Level::Error => "error",
+        Level::Warn => "warn",
+        Level::Info => "info",
+        Level::Debug | Level::Trace => "debug",
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "--log_target {}: {}", self.path, self.source)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.source)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn logger(levels: &str, outputs: Vec<Output>) -> Logger {
+        let mut config = Config::default();
+        config.levels.apply(levels).unwrap();
+        Logger { json: true, levels: config.levels, callers: Callers::parse("ca"), outputs }
+    }
+
+    #[test]
+    fn targets_are_scopes() {
+        assert_eq!(scope("xdsproxy"), "xdsproxy");
+        assert_eq!(scope("footman::agent::lifecycle"), DEFAULT_SCOPE);
+        assert_eq!(scope("footman"), DEFAULT_SCOPE);
+    }
+
+    #[test]
+    fn lines_reach_every_file_and_only_when_their_scope_speaks() {
+        let dir = std::env::temp_dir().join(format!("footman-log-{}", std::process::id()));
+        let path = dir.with_extension("txt").to_string_lossy().into_owned();
+        let logger = logger("ca:warn", open(std::slice::from_ref(&path)).unwrap());
+        for (level, message) in [(Level::Info, "quiet"), (Level::Error, "loud")] {
+            let mut record = Record::builder();
+            record.level(level).target("ca").file(Some("src/ca.rs")).line(Some(3));
+            logger.log(&record.args(format_args!("{message}")).build());
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(text.lines().count(), 1, "{text}");
+        assert!(text.contains("\"caller\":\"ca.rs:3\",\"msg\":\"loud\""), "{text}");
+    }
+
+    #[test]
+    fn file_that_cannot_be_opened_is_named() {
+        let error = open(&["stdout".to_owned(), "/does/not/exist/log".to_owned()]).err().expect("no such folder");
+        assert!(error.to_string().starts_with("--log_target /does/not/exist/log: "), "{error}");
+    }
+}
