@@ -19,6 +19,7 @@ const FILES: &[&str] = &[
     "google/wellknown.proto",
 ];
 
+#[allow(clippy::disallowed_methods, reason = "cargo tells build scripts where to write by the environment")]
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=proto");
     println!("cargo:rerun-if-env-changed=FOOTMAN_REVISION");
