@@ -13,7 +13,7 @@ use std::{
     time::SystemTime,
 };
 
-use log::{Level, LevelFilter, Log, Metadata, Record};
+use log::{Level, Log, Metadata, Record};
 
 pub use levels::{Callers, DEFAULT_SCOPE, Levels};
 pub use line::{Line, write_json, write_plain};
@@ -67,7 +67,7 @@ enum Output {
 
 impl Log for Logger {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        self.levels.of(scope(metadata.target())) >= LevelFilter::from(metadata.level().to_level_filter())
+        self.levels.of(scope(metadata.target())) >= metadata.level().to_level_filter()
     }
 
     fn log(&self, record: &Record<'_>) {
