@@ -8,6 +8,7 @@
 pub mod base;
 pub mod proto;
 // rank 1
+pub mod net;
 pub mod process;
 pub mod telemetry;
 pub mod wires;

@@ -1,0 +1,145 @@
+//! TCP connections to a host by name or address: every address is tried, IPv6 and IPv4 in turn, with a head start for each
+//! (happy eyeballs, RFC 8305). Called by everything that connects out. Never does TLS.
+
+use std::{
+    collections::VecDeque,
+    future::{Future, poll_fn},
+    io::{self, ErrorKind},
+    net::{IpAddr, SocketAddr},
+    pin::Pin,
+    task::Poll,
+    time::Duration,
+};
+
+use tokio::{
+    net::TcpStream,
+    time::{Instant, sleep, timeout_at},
+};
+
+use super::resolve::Resolver;
+
+/// Head start of each attempt over the next (RFC 8305 §5: Connection Attempt Delay).
+const HEAD_START: Duration = Duration::from_millis(250);
+
+type Attempt = Pin<Box<dyn Future<Output = (SocketAddr, io::Result<TcpStream>)> + Send>>;
+
+/// Connects to `host` (a name, or an address, IPv6 with or without brackets) before `deadline`; Nagle's algorithm is off.
+///
+/// # Errors
+/// What the resolver says, `TimedOut`, or the last address's error; the text names host, port and address.
+pub async fn tcp(host: &str, port: u16, deadline: Instant) -> io::Result<TcpStream> {
+    let named = |error: io::Error| io::Error::new(error.kind(), format!("{host}:{port}: {error}"));
+    let connect = async {
+        let addresses = Resolver::from_system().lookup(host).await?;
+        any(interleave(&addresses).map(|ip| SocketAddr::new(ip, port)).collect()).await
+    };
+    match timeout_at(deadline, connect).await {
+        Ok(connected) => connected.map_err(named),
+        Err(_) => Err(named(io::Error::new(ErrorKind::TimedOut, "no connection in time"))),
+    }
+}
+
+/// The first of the addresses that connects.
+async fn any(mut addresses: VecDeque<SocketAddr>) -> io::Result<TcpStream> {
+    let mut failure = io::Error::new(ErrorKind::NotFound, "no address");
+    let mut running: Vec<Attempt> = Vec::new();
+    while let Some(address) = addresses.pop_front() {
+        running.push(Box::pin(async move { (address, TcpStream::connect(address).await) }));
+        loop {
+            let last = addresses.is_empty();
+            tokio::select! {
+                (address, result) = first(&mut running) => match result {
+                    Ok(stream) => {
+                        stream.set_nodelay(true)?;
+                        return Ok(stream);
+                    }
+                    Err(error) => {
+                        failure = io::Error::new(error.kind(), format!("{address}: {error}"));
+                        if !last || running.is_empty() {
+                            break;
+                        }
+                    }
+                },
+                () = sleep(HEAD_START), if !last => break,
+            }
+        }
+    }
+    Err(failure)
+}
+
+/// The attempt that ends first; it is taken out.
+async fn first(running: &mut Vec<Attempt>) -> (SocketAddr, io::Result<TcpStream>) {
+    poll_fn(|context| {
+        for index in 0..running.len() {
+            if let Poll::Ready(result) = running[index].as_mut().poll(context) {
+                drop(running.swap_remove(index));
+                return Poll::Ready(result);
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+/// Families in turn, beginning with that of the first address; order within a family is kept.
+fn interleave(addresses: &[IpAddr]) -> impl Iterator<Item = IpAddr> {
+    let lead = addresses.first().is_some_and(IpAddr::is_ipv6);
+    let (first, second): (Vec<IpAddr>, Vec<IpAddr>) = addresses.iter().partition(|ip| ip.is_ipv6() == lead);
+    let longest = first.len().max(second.len());
+    (0..longest).flat_map(move |index| [first.get(index).copied(), second.get(index).copied()]).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    async fn listener() -> (TcpListener, SocketAddr) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        (listener, address)
+    }
+
+    /// An address where nothing listens.
+    async fn closed() -> SocketAddr {
+        listener().await.1
+    }
+
+    #[test]
+    fn families_alternate() {
+        let ips: Vec<IpAddr> = ["::1", "::2", "10.0.0.1", "::3"].map(|ip| ip.parse().unwrap()).into();
+        let order: Vec<String> = interleave(&ips).map(|ip| ip.to_string()).collect();
+        assert_eq!(order, ["::1", "10.0.0.1", "::2", "::3"]);
+    }
+
+    #[tokio::test]
+    async fn next_address_after_a_refusal() {
+        let (_listener, open) = listener().await;
+        let stream = any([closed().await, open].into()).await.unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), open);
+    }
+
+    #[tokio::test]
+    async fn error_names_host_port_and_address() {
+        let port = closed().await.port();
+        let error = tcp("127.0.0.1", port, Instant::now() + Duration::from_secs(5)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+        assert!(error.to_string().starts_with(&format!("127.0.0.1:{port}: 127.0.0.1:{port}: ")), "{error}");
+    }
+
+    #[tokio::test]
+    async fn localhost_is_tried_in_both_families() {
+        let (_listener, open) = listener().await;
+        let stream = tcp("localhost", open.port(), Instant::now() + Duration::from_secs(5)).await.unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), open);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn slow_address_gives_way_to_the_next() {
+        // 192.0.2.0/24 is for documentation (RFC 5737): a connection attempt there hangs or fails, but never succeeds.
+        let (_listener, open) = listener().await;
+        let stream = any(["192.0.2.1:9".parse().unwrap(), open].into()).await.unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), open);
+    }
+}

@@ -1,0 +1,120 @@
+//! One question to one server, over UDP or TCP. Called by the resolver and by `dns` when it forwards.
+//!
+//! Each exchange has a socket, and with it a port, of its own and a fresh random id; an answer counts only when it comes from
+//! the server asked (the socket is connected) and carries that id and the question. Never looks at the answer's verdict.
+
+use std::{
+    cell::RefCell,
+    io::{self, ErrorKind},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpStream, UdpSocket},
+    time::{Duration, Instant, timeout_at},
+};
+
+use super::frame;
+use crate::base::random_u64;
+
+/// Largest datagram and largest message over TCP.
+const MAX_MESSAGE: usize = 65_535;
+
+thread_local! {
+    /// Where datagrams arrive before they are copied at their true length: answers in flight then cost no 64 KiB each.
+    static DATAGRAM: RefCell<Box<[u8]>> = RefCell::new(vec![0; MAX_MESSAGE].into_boxed_slice());
+}
+
+/// Asks over UDP: `sends` datagrams spread evenly over `patience`, from one socket. The reply carries the id of `query`.
+///
+/// # Errors
+/// `TimedOut` when no valid answer came, else what the socket says (connection refused: no server there).
+pub async fn udp(server: SocketAddr, query: &[u8], sends: u32, patience: Duration) -> io::Result<Vec<u8>> {
+    let (query, original) = with_fresh_id(query)?;
+    let any: SocketAddr = match server {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    let socket = UdpSocket::bind(any).await?;
+    socket.connect(server).await?;
+    let (start, sends) = (Instant::now(), sends.max(1));
+    for send in 1..=sends {
+        socket.send(&query).await?;
+        match timeout_at(start + patience * send / sends, receive(&socket, &query)).await {
+            Ok(Ok(mut reply)) => {
+                frame::set_id(&mut reply, original);
+                return Ok(reply);
+            }
+            Ok(Err(error)) => return Err(error),
+            Err(_) => {}
+        }
+    }
+    Err(timed_out(server))
+}
+
+/// Asks over TCP on a connection of its own. The reply carries the id of `query`.
+///
+/// # Errors
+/// `TimedOut` after `patience`, `InvalidData` for an answer to something else, else what the connection says.
+pub async fn tcp(server: SocketAddr, query: &[u8], patience: Duration) -> io::Result<Vec<u8>> {
+    let (query, original) = with_fresh_id(query)?;
+    let exchange = async {
+        let mut stream = TcpStream::connect(server).await?;
+        stream.set_nodelay(true)?;
+        stream.write_all(&framed(&query)?).await?;
+        let length = stream.read_u16().await?;
+        let mut reply = vec![0; usize::from(length)];
+        stream.read_exact(&mut reply).await?;
+        io::Result::Ok(reply)
+    };
+    let mut reply = timeout_at(Instant::now() + patience, exchange).await.map_err(|_| timed_out(server))??;
+    if !frame::answers(&query, &reply) {
+        return Err(io::Error::new(ErrorKind::InvalidData, format!("{server}: answer to another question")));
+    }
+    frame::set_id(&mut reply, original);
+    Ok(reply)
+}
+
+/// The message with its length in front, as TCP carries it (RFC 1035 §4.2.2).
+///
+/// # Errors
+/// When it is longer than 65,535 bytes.
+pub fn framed(message: &[u8]) -> io::Result<Vec<u8>> {
+    let length = u16::try_from(message.len()).map_err(|_| io::Error::from(ErrorKind::InvalidInput))?;
+    let mut framed = Vec::with_capacity(message.len() + 2);
+    framed.extend_from_slice(&length.to_be_bytes());
+    framed.extend_from_slice(message);
+    Ok(framed)
+}
+
+/// The next datagram that answers `query`; strays and forgeries are passed over.
+async fn receive(socket: &UdpSocket, query: &[u8]) -> io::Result<Vec<u8>> {
+    loop {
+        socket.readable().await?;
+        let received = DATAGRAM.with_borrow_mut(|buffer| {
+            socket.try_recv(buffer).map(|length| {
+                let reply = &buffer[..length];
+                frame::answers(query, reply).then(|| reply.to_vec())
+            })
+        });
+        match received {
+            Ok(Some(reply)) => return Ok(reply),
+            Ok(None) => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// A copy of the query with an id that nobody can guess, and the id it had.
+fn with_fresh_id(query: &[u8]) -> io::Result<(Vec<u8>, u16)> {
+    let original = frame::id(query).ok_or(ErrorKind::InvalidInput)?;
+    let mut query = query.to_vec();
+    frame::set_id(&mut query, random_u64() as u16);
+    Ok((query, original))
+}
+
+fn timed_out(server: SocketAddr) -> io::Error {
+    io::Error::new(ErrorKind::TimedOut, format!("{server}: no answer"))
+}
