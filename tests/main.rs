@@ -1,1 +1,7 @@
 //! The integration tests: one binary, a file per room.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking, its helpers too")]
+#![allow(missing_docs, reason = "nobody links against a test")]
+
+mod architecture;
+mod crates;
