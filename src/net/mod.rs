@@ -1,4 +1,5 @@
 //! Bytes to and from other machines and processes. Knows protocols, not peers: nothing of gRPC, Envoy or istiod.
 
 pub mod dial;
+pub mod http1;
 pub mod resolve;
