@@ -3,12 +3,21 @@
 //! Called for Envoy's admin port, application probes and scrapes, Wasm modules and platform metadata. Follows no redirects, keeps no
 //! pool; [`Response::into_connection`] gives the connection back to callers that reuse it.
 
-use std::{borrow::Cow, time::Duration};
+use std::{borrow::Cow, io, sync::Arc, time::Duration};
 
 use bytes::{Buf, Bytes, BytesMut};
-use tokio::{io::AsyncWriteExt, time::Instant};
+use rustls::{ClientConfig, pki_types::ServerName};
+use tokio::{
+    io::AsyncWriteExt,
+    time::{Instant, timeout_at},
+};
+use tokio_rustls::TlsConnector;
 
 use super::{Body, Error, Headers, Io, Url, body, parse};
+use crate::net::dial;
+
+/// How long connecting with TLS may take when the request has no deadline.
+const CONNECT: Duration = Duration::from_secs(10);
 
 /// One request.
 #[derive(Debug, Clone)]
@@ -80,6 +89,29 @@ impl Request {
     pub fn timeout(mut self, timeout: Duration) -> Request {
         self.deadline = Instant::now().checked_add(timeout);
         self
+    }
+
+    /// Connects to where the URL points, with TLS by `tls` for `https`, sends the request and reads the head of the answer.
+    ///
+    /// # Errors
+    /// When no address accepts, TLS fails, the answer is no HTTP/1.x, or the deadline passes.
+    pub async fn send(&self, tls: Option<&Arc<ClientConfig>>) -> Result<Response, Error> {
+        let url = &self.url;
+        let deadline = self.deadline.unwrap_or_else(|| Instant::now() + CONNECT);
+        let failed = |error: io::Error| match error.kind() {
+            io::ErrorKind::TimedOut => Error::Timeout,
+            _ => Error::Connect(url.peer(), error),
+        };
+        let tcp = dial::tcp(&url.host, url.port, deadline).await.map_err(failed)?;
+        if !url.tls {
+            return self.send_on(Box::new(tcp)).await;
+        }
+        let config = tls.ok_or_else(|| Error::Url(format!("{url}: TLS is not expected here")))?;
+        let name = ServerName::try_from(url.host.clone())
+            .map_err(|_| Error::Url(format!("{url}: {:?} is no server name", url.host)))?;
+        let handshake = TlsConnector::from(config.clone()).connect(name, tcp);
+        let stream = timeout_at(deadline, handshake).await.map_err(|_| Error::Timeout)?.map_err(failed)?;
+        self.send_on(Box::new(stream)).await
     }
 
     /// Sends it over `io`, which is connected already (with TLS, when the URL says so), and reads the head of the answer.
