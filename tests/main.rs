@@ -5,3 +5,4 @@
 
 mod architecture;
 mod crates;
+mod fuzz;

@@ -1,0 +1,11 @@
+//! What is fuzzed: every parser of bytes that we did not write. A file per room; each target has seeds in `corpus/TARGET/`.
+//!
+//! A target must not panic, whatever the bytes; it may assert what holds for every input (round trips, bounds).
+
+mod config;
+
+/// A target's name and the function itself.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// Every target; `fuzz/Cargo.toml` names each as a `[[bin]]`, in the same order.
+pub const ALL: &[Target] = &[("go_duration", config::go_duration)];
