@@ -3,9 +3,9 @@
 mod event;
 mod health;
 mod identity;
-mod names;
+pub mod names;
 
 pub use event::Event;
 pub use health::AppHealth;
 pub use identity::{Leaf, PrivateKey, Snapshot, TrustBundle, Workload};
-pub use names::{NameTable, NameTableError};
+pub use names::{NameEntry, NameTable, NameTableError, NamesPublisher, NamesReceiver};
