@@ -14,3 +14,4 @@ pub mod telemetry;
 pub mod wires;
 // rank 2
 pub mod config;
+pub mod grpc;

@@ -1,6 +1,21 @@
 //! Bytes to and from other machines and processes. Knows protocols, not peers: nothing of gRPC, Envoy or istiod.
 
+mod batch;
 pub mod dial;
 pub mod files;
 pub mod http1;
 pub mod resolve;
+pub mod tls;
+pub mod uds;
+
+pub use batch::{Batched, Flusher, ReadAhead};
+
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// A connection of any kind, in both directions.
+pub trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
+
+/// A connection whose kind does not matter any more: the layers above are compiled once, for this type.
+pub type BoxIo = Box<dyn Io>;

@@ -1,0 +1,195 @@
+//! The calling side: one HTTP/2 connection, any number of calls on it.
+
+use std::{
+    future::{Future, poll_fn},
+    pin::Pin,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use bytes::{Bytes, BytesMut};
+use h2::client::SendRequest;
+use http::{HeaderValue, Method, Request, Uri, header};
+use prost::Message;
+
+use super::{
+    Code, MAX_MESSAGE, Metadata, Receiver, Sender, Settings, Status,
+    connection::{CONNECTION_WINDOW, HEADER_LIST, SMALL_FRAMES, Turn},
+    format_timeout, prefix,
+};
+use crate::net::{Batched, BoxIo};
+
+const USER_AGENT: &str = concat!("footman/", env!("CARGO_PKG_VERSION"));
+
+/// A connection to a server; clones share it. It ends when all clones and calls are gone, or the server ends it.
+#[derive(Clone)]
+pub struct Client {
+    requests: SendRequest<Bytes>,
+    connection: Arc<Connection>,
+}
+
+/// What calls know of their connection.
+#[derive(Debug, Default)]
+pub(super) struct Connection {
+    failure: Mutex<Option<Status>>,
+    ended: AtomicBool,
+    /// Held by the halves of every call: a peer without calls owes no signs of life.
+    pub(super) calls: Arc<()>,
+}
+
+/// What to call, and how.
+#[derive(Debug, Clone, Default)]
+pub struct Call<'a> {
+    /// `/package.Service/Method`.
+    pub path: &'a str,
+    /// `:authority`.
+    pub authority: &'a str,
+    /// Sent with the request.
+    pub metadata: Metadata,
+    /// Unary calls end after so long with `DeadlineExceeded`; told to the server in any case.
+    pub deadline: Option<Duration>,
+    /// The largest answer to a unary call; 0 for as much as gRPC allows.
+    pub max_message: usize,
+}
+
+impl Client {
+    /// Opens a connection over `io`. The second value drives it and must be polled (spawned) until it ends.
+    ///
+    /// # Errors
+    /// When the connection preface cannot be written.
+    pub async fn handshake(
+        io: BoxIo,
+        settings: Settings,
+    ) -> Result<(Client, impl Future<Output = Result<(), Status>> + Send + 'static), Status> {
+        let (io, flusher) = Batched::new(io);
+        let (requests, mut h2) = h2::client::Builder::new()
+            .initial_window_size(settings.stream_window)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_send_buffer_size(settings.send_buffer)
+            .max_header_list_size(HEADER_LIST)
+            .data_frame_budget(SMALL_FRAMES)
+            .enable_push(false)
+            .handshake::<_, Bytes>(io)
+            .await
+            .map_err(|error| Status::from_h2(&error))?;
+        let connection = Arc::new(Connection::default());
+        let client = Client { requests, connection: Arc::clone(&connection) };
+        let mut turn = Turn::new(flusher, settings.keepalive, h2.ping_pong());
+        let drive = async move {
+            let end = poll_fn(|cx| {
+                let ended = Pin::new(&mut h2).poll(cx);
+                let active = Arc::strong_count(&connection.calls) > 1;
+                match (ended, turn.poll(cx, active)) {
+                    (Poll::Ready(ended), _) => Poll::Ready(ended.map_err(|error| Status::from_h2(&error))),
+                    (Poll::Pending, Poll::Ready(failure)) => Poll::Ready(Err(failure)),
+                    (Poll::Pending, Poll::Pending) => Poll::Pending,
+                }
+            })
+            .await;
+            connection.end(end.as_ref().err());
+            // Only now do the calls learn that their connection is gone: they will ask why.
+            drop(h2);
+            end
+        };
+        Ok((client, drive))
+    }
+
+    /// Whether new calls can be made: false once the server has said goodbye or the connection is gone.
+    pub fn is_usable(&mut self) -> bool {
+        let mut cx = Context::from_waker(Waker::noop());
+        !self.connection.ended.load(Ordering::Relaxed)
+            && !matches!(self.requests.poll_ready(&mut cx), Poll::Ready(Err(_)))
+    }
+
+    /// Begins a call in which both sides may send any number of messages.
+    ///
+    /// # Errors
+    /// When the connection takes no more calls; [`Status::is_unprocessed`] tells that the server has not seen it.
+    pub async fn stream(&self, call: &Call<'_>) -> Result<(Sender, Receiver), Status> {
+        let request = request(call)?;
+        let mut ready = self.requests.clone().ready().await.map_err(|error| self.refused(&error))?;
+        let (response, stream) = ready.send_request(request, false).map_err(|error| self.refused(&error))?;
+        let sender = Sender::client(stream, &self.connection);
+        Ok((sender, Receiver::client(response, Arc::clone(&self.connection))))
+    }
+
+    /// One request, one answer.
+    ///
+    /// # Errors
+    /// The status of the call; `DeadlineExceeded` after [`Call::deadline`].
+    pub async fn unary<Q: Message, R: Message + Default>(&self, call: &Call<'_>, request: &Q) -> Result<R, Status> {
+        let length = request.encoded_len();
+        let mut framed = BytesMut::with_capacity(5 + length);
+        framed.extend_from_slice(&prefix(length));
+        request.encode(&mut framed).map_err(|error| Status::new(Code::Internal, error.to_string()))?;
+        let answer = self.unary_raw(call, framed.freeze()).await?;
+        R::decode(answer).map_err(|error| Status::new(Code::Internal, format!("malformed answer: {error}")))
+    }
+
+    async fn unary_raw(&self, call: &Call<'_>, framed: Bytes) -> Result<Bytes, Status> {
+        let exchange = async {
+            let (mut sender, mut receiver) = self.stream(call).await?;
+            // A server may answer before it has read everything; its answer is what counts.
+            let _ = sender.data(framed, true).await;
+            let max = if call.max_message == 0 { MAX_MESSAGE } else { call.max_message };
+            let answer = receiver.raw(max).await?;
+            let answer =
+                answer.ok_or_else(|| Status::new(Code::Internal, "the server ended the call without answer"))?;
+            match receiver.raw(max).await? {
+                None => Ok(answer),
+                Some(_) => Err(Status::new(Code::Internal, "the server sent a second answer")),
+            }
+        };
+        match call.deadline {
+            None => exchange.await,
+            Some(deadline) => tokio::time::timeout(deadline, exchange)
+                .await
+                .unwrap_or_else(|_| Err(Status::new(Code::DeadlineExceeded, "context deadline exceeded"))),
+        }
+    }
+
+    /// A call that was refused before it was sent.
+    fn refused(&self, error: &h2::Error) -> Status {
+        let status = self.connection.failure().unwrap_or_else(|| Status::from_h2(error));
+        status.unprocessed()
+    }
+}
+
+impl Connection {
+    /// Why the connection failed.
+    pub(super) fn failure(&self) -> Option<Status> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn end(&self, failure: Option<&Status>) {
+        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = failure.cloned();
+        self.ended.store(true, Ordering::Relaxed);
+    }
+}
+
+fn request(call: &Call<'_>) -> Result<Request<()>, Status> {
+    let invalid = |what: &str| Status::new(Code::Internal, format!("invalid {what}"));
+    let uri = Uri::builder()
+        .scheme("http")
+        .authority(if call.authority.is_empty() { "localhost" } else { call.authority })
+        .path_and_query(call.path)
+        .build()
+        .map_err(|_| invalid(&format!("authority {:?} or method {:?}", call.authority, call.path)))?;
+    let mut request = Request::new(());
+    *request.method_mut() = Method::POST;
+    *request.uri_mut() = uri;
+    let headers = request.headers_mut();
+    headers.insert(header::TE, HeaderValue::from_static("trailers"));
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
+    if let Some(deadline) = call.deadline {
+        let timeout = HeaderValue::try_from(format_timeout(deadline)).map_err(|_| invalid("timeout"))?;
+        headers.insert("grpc-timeout", timeout);
+    }
+    call.metadata.append_to(headers);
+    Ok(request)
+}

@@ -1,0 +1,119 @@
+//! What both ends of a connection share: window sizes, keepalive, and the turn in which frames are gathered and sent.
+
+use std::{
+    future::Future as _,
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use h2::{Ping, PingPong};
+use tokio::time::{Instant, Sleep};
+
+use super::Status;
+use crate::net::Flusher;
+
+/// The connection's window is as large as HTTP/2 allows: larger than the sum of its streams' windows, so that a stream whose reader
+/// has stopped never holds back another one. What can be held in memory is bounded by the windows of the streams.
+pub(super) const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
+
+/// What unread DATA frames may cost beyond their payload, in h2's measure (256 bytes less the frame's length for each short frame):
+/// room for some 60,000 one-byte frames, which is more than any peer of ours leaves unread.
+pub(super) const SMALL_FRAMES: usize = 16 << 20;
+
+/// The largest header block that is accepted; tokens of several KiB occur.
+pub(super) const HEADER_LIST: u32 = 64 * 1024;
+
+/// Limits of a connection.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    /// Bytes that the peer may send on one stream before they are taken: the receive buffer of a stream.
+    pub stream_window: u32,
+    /// Bytes that a sender may have queued on one stream: its send buffer.
+    pub send_buffer: usize,
+    /// Streams that the peer may have open at a time (server).
+    pub max_streams: u32,
+    /// Pings on a quiet connection; `None` for none.
+    pub keepalive: Option<Keepalive>,
+}
+
+/// When a quiet peer is asked for a sign of life, and when it is given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keepalive {
+    /// So long without a byte from the peer, then a ping.
+    pub interval: Duration,
+    /// So long without a byte after the ping, then the connection is given up.
+    pub timeout: Duration,
+}
+
+impl Default for Settings {
+    /// 256 KiB a stream each way in sum, and grpc-go's keepalive of Istio: 30 s and 10 s.
+    fn default() -> Settings {
+        Settings {
+            stream_window: 256 * 1024,
+            send_buffer: 64 * 1024,
+            max_streams: 1000,
+            keepalive: Some(Keepalive { interval: Duration::from_secs(30), timeout: Duration::from_secs(10) }),
+        }
+    }
+}
+
+/// The end of each turn of a connection: sends what was gathered, watches over the peer's signs of life.
+pub(super) struct Turn {
+    flusher: Flusher,
+    keepalive: Option<Watch>,
+}
+
+struct Watch {
+    settings: Keepalive,
+    pings: PingPong,
+    timer: Pin<Box<Sleep>>,
+    /// What had been received when the timer was set.
+    received: u64,
+    /// A ping is out; the timer is its timeout.
+    asked: bool,
+}
+
+impl Turn {
+    pub(super) fn new(flusher: Flusher, keepalive: Option<Keepalive>, pings: Option<PingPong>) -> Turn {
+        let keepalive = keepalive.zip(pings).map(|(settings, pings)| Watch {
+            settings,
+            pings,
+            timer: Box::pin(tokio::time::sleep(settings.interval)),
+            received: 0,
+            asked: false,
+        });
+        Turn { flusher, keepalive }
+    }
+
+    /// Call after the connection was polled. Ready only when it has failed. `active`: whether the peer owes signs of life.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, active: bool) -> Poll<Status> {
+        if let Poll::Ready(Err(error)) = self.flusher.poll_flush(cx) {
+            return Poll::Ready(Status::transport(format!("error writing to peer: {error}")));
+        }
+        let Some(watch) = &mut self.keepalive else { return Poll::Pending };
+        let dead = watch.poll(cx, &self.flusher, active);
+        // A ping that was just queued leaves with the next turn, which h2 asks for by waking this task.
+        dead
+    }
+}
+
+impl Watch {
+    fn poll(&mut self, cx: &mut Context<'_>, flusher: &Flusher, active: bool) -> Poll<Status> {
+        while self.pings.poll_pong(cx).is_ready() {
+            self.asked = false;
+        }
+        loop {
+            ready!(self.timer.as_mut().poll(cx));
+            let received = flusher.received();
+            let quiet = received == self.received;
+            if self.asked && quiet {
+                return Poll::Ready(Status::transport("keepalive ping failed to receive ACK within timeout"));
+            }
+            self.received = received;
+            self.asked = active && quiet && self.pings.send_ping(Ping::opaque()).is_ok();
+            let wait = if self.asked { self.settings.timeout } else { self.settings.interval };
+            self.timer.as_mut().reset(Instant::now() + wait);
+        }
+    }
+}

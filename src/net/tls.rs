@@ -1,0 +1,283 @@
+//! TLS towards servers, on rustls with ring: trust roots, client identity, version and cipher policies. Reads nothing but the
+//! system's trust store, and that only when asked to.
+
+use std::{
+    fmt, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use rustls::{
+    CipherSuite, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme, SupportedProtocolVersion,
+    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature},
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject},
+    version::{TLS12, TLS13},
+};
+use tokio_rustls::TlsConnector;
+use zeroize::Zeroizing;
+
+use super::{BoxIo, ReadAhead};
+
+/// Whom to believe.
+#[derive(Debug, Clone)]
+pub enum Roots {
+    /// PEM certificates, one after the other.
+    Pem(Vec<u8>),
+    /// The system's trust store.
+    System(SystemStore),
+    /// Everybody: for registries and probes that are marked as insecure.
+    Unverified,
+}
+
+/// Where the system's trust store is, as Go's `crypto/x509` looks for it.
+#[derive(Debug, Clone, Default)]
+pub struct SystemStore {
+    /// `SSL_CERT_FILE`: instead of the distributions' usual files.
+    pub file: Option<PathBuf>,
+    /// `SSL_CERT_DIR`, split at colons: instead of the usual directories.
+    pub directories: Vec<PathBuf>,
+}
+
+/// A client's certificate chain and key, PEM.
+#[derive(Clone)]
+pub struct Identity {
+    /// Leaf first.
+    pub chain: Vec<u8>,
+    /// PKCS #8, SEC 1 or PKCS #1.
+    pub key: Zeroizing<Vec<u8>>,
+}
+
+/// Versions and ciphers (`COMPLIANCE_POLICY`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Policy {
+    /// TLS 1.2 and 1.3 with ring's suites.
+    #[default]
+    Default,
+    /// `fips-140-2`: TLS 1.2, ECDHE with AES-GCM, P-256.
+    Fips140_2,
+    /// `fips-140-3`: TLS 1.2 and 1.3, AES-GCM, P-256 and P-384.
+    Fips140_3,
+}
+
+/// What is spoken inside (ALPN).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// `h2`, which the server must choose.
+    Http2,
+    /// `http/1.1`.
+    Http1,
+}
+
+/// Why TLS failed.
+#[derive(Debug)]
+pub enum Error {
+    /// The roots contain no usable certificate.
+    NoRoots,
+    /// The identity is unusable: no certificate, no key, or they do not belong together.
+    Identity(String),
+    /// The name cannot be one of a server.
+    ServerName(String),
+    /// The server does not speak HTTP/2.
+    NotHttp2,
+    /// The handshake failed.
+    Handshake(io::Error),
+    /// rustls does not accept the combination.
+    Config(rustls::Error),
+}
+
+const SYSTEM_FILES: [&str; 6] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/pki/tls/cacert.pem",
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+const SYSTEM_DIRECTORIES: [&str; 2] = ["/etc/ssl/certs", "/etc/pki/tls/certs"];
+
+/// Settings for connections to servers.
+///
+/// # Errors
+/// When there is no usable root, or the identity is not usable.
+pub fn client_config(
+    roots: &Roots,
+    identity: Option<&Identity>,
+    policy: Policy,
+    protocol: Protocol,
+) -> Result<Arc<ClientConfig>, Error> {
+    let provider = Arc::new(policy.provider());
+    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
+        .with_protocol_versions(policy.versions())
+        .map_err(Error::Config)?;
+    let builder = match roots {
+        Roots::Pem(pem) => builder.with_root_certificates(store(pem)?),
+        Roots::System(system) => builder.with_root_certificates(system.load()?),
+        Roots::Unverified => builder.dangerous().with_custom_certificate_verifier(Arc::new(BelieveEverybody(provider))),
+    };
+    let mut config = match identity {
+        None => builder.with_no_client_auth(),
+        Some(identity) => {
+            let (chain, key) = identity.parse()?;
+            builder.with_client_auth_cert(chain, key).map_err(|error| Error::Identity(error.to_string()))?
+        }
+    };
+    config.alpn_protocols = match protocol {
+        Protocol::Http2 => vec![b"h2".to_vec()],
+        Protocol::Http1 => vec![b"http/1.1".to_vec()],
+    };
+    // A session would outlive roots and certificates that were replaced meanwhile.
+    config.resumption = rustls::client::Resumption::disabled();
+    Ok(Arc::new(config))
+}
+
+/// Speaks TLS over `io` to `server_name`, a DNS name or an IP address.
+///
+/// # Errors
+/// When the server cannot be believed, or does not speak what `config` asks for.
+pub async fn connect(io: BoxIo, config: Arc<ClientConfig>, server_name: &str) -> Result<BoxIo, Error> {
+    let name = ServerName::try_from(server_name.to_owned()).map_err(|_| Error::ServerName(server_name.to_owned()))?;
+    let http2 = config.alpn_protocols.iter().any(|protocol| protocol == b"h2");
+    let stream = TlsConnector::from(config).connect(name, ReadAhead::new(io)).await.map_err(Error::Handshake)?;
+    if http2 && stream.get_ref().1.alpn_protocol() != Some(b"h2") {
+        return Err(Error::NotHttp2);
+    }
+    Ok(Box::new(stream))
+}
+
+fn store(pem: &[u8]) -> Result<RootCertStore, Error> {
+    let mut store = RootCertStore::empty();
+    // A bundle may hold certificates that webpki does not take; the others count.
+    store.add_parsable_certificates(CertificateDer::pem_slice_iter(pem).flatten());
+    if store.is_empty() { Err(Error::NoRoots) } else { Ok(store) }
+}
+
+impl SystemStore {
+    fn load(&self) -> Result<RootCertStore, Error> {
+        let mut pem = match &self.file {
+            Some(file) => std::fs::read(file).unwrap_or_default(),
+            None => SYSTEM_FILES.iter().find_map(|file| std::fs::read(file).ok()).unwrap_or_default(),
+        };
+        if pem.is_empty() || !self.directories.is_empty() {
+            let usual: Vec<PathBuf> = SYSTEM_DIRECTORIES.iter().map(PathBuf::from).collect();
+            for directory in if self.directories.is_empty() { &usual } else { &self.directories } {
+                append_directory(directory, &mut pem);
+            }
+        }
+        store(&pem)
+    }
+}
+
+fn append_directory(directory: &Path, pem: &mut Vec<u8>) {
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        // Sub-directories and unreadable files are passed over, as Go does.
+        if let Ok(bytes) = std::fs::read(entry.path()) {
+            pem.extend_from_slice(&bytes);
+            pem.push(b'\n');
+        }
+    }
+}
+
+impl Identity {
+    fn parse(&self) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), Error> {
+        let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&self.chain).collect();
+        let chain = chain.map_err(|error| Error::Identity(format!("certificate chain: {error}")))?;
+        if chain.is_empty() {
+            return Err(Error::Identity("certificate chain: no certificate in it".to_owned()));
+        }
+        let key = PrivateKeyDer::from_pem_slice(&self.key)
+            .map_err(|error| Error::Identity(format!("private key: {error}")))?;
+        Ok((chain, key))
+    }
+}
+
+impl Policy {
+    fn versions(self) -> &'static [&'static SupportedProtocolVersion] {
+        static TLS12_ONLY: [&SupportedProtocolVersion; 1] = [&TLS12];
+        static BOTH: [&SupportedProtocolVersion; 2] = [&TLS13, &TLS12];
+        match self {
+            Policy::Fips140_2 => &TLS12_ONLY,
+            Policy::Default | Policy::Fips140_3 => &BOTH,
+        }
+    }
+
+    fn provider(self) -> CryptoProvider {
+        let mut provider = ring::default_provider();
+        match self {
+            Policy::Default => return provider,
+            Policy::Fips140_2 => provider.kx_groups = vec![ring::kx_group::SECP256R1],
+            Policy::Fips140_3 => provider.kx_groups = vec![ring::kx_group::SECP256R1, ring::kx_group::SECP384R1],
+        }
+        provider.cipher_suites.retain(|suite| {
+            !matches!(
+                suite.suite(),
+                CipherSuite::TLS13_CHACHA20_POLY1305_SHA256
+                    | CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256
+                    | CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256
+            )
+        });
+        provider
+    }
+}
+
+/// Takes any certificate, but still wants the handshake to be signed with its key.
+#[derive(Debug)]
+struct BelieveEverybody(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for BelieveEverybody {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::NoRoots => f.write_str("no usable root certificate"),
+            Error::Identity(what) => write!(f, "client certificate: {what}"),
+            Error::ServerName(name) => write!(f, "{name:?} is no valid server name"),
+            Error::NotHttp2 => f.write_str("the server does not speak HTTP/2 (ALPN h2)"),
+            Error::Handshake(error) => write!(f, "TLS handshake: {error}"),
+            Error::Config(error) => write!(f, "TLS: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Handshake(error) => Some(error),
+            Error::Config(error) => Some(error),
+            Error::NoRoots | Error::Identity(_) | Error::ServerName(_) | Error::NotHttp2 => None,
+        }
+    }
+}
