@@ -36,6 +36,20 @@ impl Clock {
     }
 }
 
+/// Year, month, day of a day count since 1970-01-01 in the Gregorian calendar, by whole eras of 400 years.
+pub fn civil_date(days: i64) -> (i64, i64, i64) {
+    let days = days + 719_468;
+    let era = days.div_euclid(146_097);
+    let day_of_era = days.rem_euclid(146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    // Years counted from March, so that the leap day is the last one.
+    let month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month + 2) / 5 + 1;
+    let (year, month) = (year_of_era + era * 400, if month < 10 { month + 3 } else { month - 9 });
+    (year + i64::from(month <= 2), month, day)
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;

@@ -8,7 +8,7 @@ mod gate;
 mod random;
 
 pub use backoff::{Backoff, Policy};
-pub use clock::Clock;
+pub use clock::{Clock, civil_date};
 pub use drain::{Drain, Trigger};
 pub use gate::{Gate, Gates};
 pub use random::{random_below, random_u64, random_unit};

@@ -8,6 +8,7 @@ mod body;
 pub mod client;
 mod headers;
 mod parse;
+pub mod server;
 mod url;
 
 use std::{fmt, io};

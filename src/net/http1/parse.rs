@@ -4,8 +4,6 @@
 //! transfer coding) is refused, because that is how requests are smuggled. Responses are read as leniently as Go's client reads
 //! them, because probes and scrapes must not fail where they did not fail before.
 
-#![allow(dead_code)] // the server comes next
-
 use bytes::Bytes;
 use httparse::{EMPTY_HEADER, ParserConfig};
 

@@ -5,6 +5,8 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use crate::base::civil_date;
+
 /// What one line says.
 #[derive(Debug)]
 pub struct Line<'a> {
@@ -55,24 +57,10 @@ pub fn write_json(out: &mut String, line: &Line<'_>) {
 pub fn write_time(out: &mut String, time: SystemTime) {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
     let (days, second) = ((since.as_secs() / 86_400) as i64, since.as_secs() % 86_400);
-    let (year, month, day) = civil(days);
+    let (year, month, day) = civil_date(days);
     let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
     let micros = since.subsec_micros();
     let _ = write!(out, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z");
-}
-
-/// Year, month, day of a day count since 1970-01-01 in the Gregorian calendar, by whole eras of 400 years.
-fn civil(days: i64) -> (i64, i64, i64) {
-    let days = days + 719_468;
-    let era = days.div_euclid(146_097);
-    let day_of_era = days.rem_euclid(146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    // Years counted from March, so that the leap day is the last one.
-    let month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month + 2) / 5 + 1;
-    let (year, month) = (year_of_era + era * 400, if month < 10 { month + 3 } else { month - 9 });
-    (year + i64::from(month <= 2), month, day)
 }
 
 /// Escapes what is written for the inside of a JSON string (RFC 8259 §7).
