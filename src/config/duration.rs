@@ -10,9 +10,33 @@ const UNITS: &[(&str, f64)] =
 ///
 /// A bare number is refused as Go refuses it, except `0`.
 pub fn parse_go_duration(text: &str) -> Option<Duration> {
-    let mut rest = text.strip_prefix('+').unwrap_or(text);
+    u64::try_from(go_nanos(text)?).ok().map(Duration::from_nanos)
+}
+
+/// Go's duration text in nanoseconds; negative ones too.
+pub(super) fn go_nanos(text: &str) -> Option<i64> {
+    match text.strip_prefix('-') {
+        Some(rest) if !rest.starts_with('+') => unsigned_nanos(rest).map(|nanos| -nanos),
+        _ => unsigned_nanos(text.strip_prefix('+').unwrap_or(text)),
+    }
+}
+
+/// Proto-JSON's form: seconds with no, three, six or nine decimals.
+pub(super) fn proto_text(nanos: i64) -> String {
+    let (sign, nanos) = (if nanos < 0 { "-" } else { "" }, nanos.unsigned_abs());
+    let (seconds, part) = (nanos / 1_000_000_000, nanos % 1_000_000_000);
+    match part {
+        0 => format!("{sign}{seconds}s"),
+        _ if part % 1_000_000 == 0 => format!("{sign}{seconds}.{:03}s", part / 1_000_000),
+        _ if part % 1_000 == 0 => format!("{sign}{seconds}.{:06}s", part / 1_000),
+        _ => format!("{sign}{seconds}.{part:09}s"),
+    }
+}
+
+fn unsigned_nanos(text: &str) -> Option<i64> {
+    let mut rest = text;
     if rest == "0" {
-        return Some(Duration::ZERO);
+        return Some(0);
     }
     if rest.is_empty() {
         return None;
@@ -43,7 +67,7 @@ pub fn parse_go_duration(text: &str) -> Option<Duration> {
         rest = tail;
     }
     // Go keeps nanoseconds in an i64 and refuses what does not fit.
-    (nanos <= i64::MAX as u64).then(|| Duration::from_nanos(nanos))
+    i64::try_from(nanos).ok()
 }
 
 #[cfg(test)]
@@ -66,6 +90,23 @@ mod tests {
             assert_eq!(parse_go_duration(text), Some(Duration::from_millis(millis)), "{text}");
         }
         assert_eq!(parse_go_duration("3µs"), Some(Duration::from_micros(3)));
+    }
+
+    #[test]
+    fn signs_and_the_form_of_proto_json() {
+        for (text, wanted) in [
+            ("-1s", "-1s"),
+            ("+1.5s", "1.500s"),
+            ("1m", "60s"),
+            ("250us", "0.000250s"),
+            ("3ns", "0.000000003s"),
+            ("-250ms", "-0.250s"),
+            ("0", "0s"),
+        ] {
+            assert_eq!(go_nanos(text).map(proto_text).as_deref(), Some(wanted), "{text}");
+        }
+        assert_eq!(go_nanos("-+1s"), None);
+        assert_eq!(go_nanos("+-1s"), None);
     }
 
     #[test]

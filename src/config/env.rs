@@ -1,65 +1,22 @@
 //! Environment variables, typed as Istio's `pkg/env` types them; the only file that reads the process environment.
 
 use std::{
-    cell::RefCell,
     collections::BTreeMap,
     fmt::{self, Display},
     time::Duration,
 };
 
-use super::parse_go_duration;
+use super::{Origin, Setting, Vars, flags::parse_bool, parse_go_duration};
 
-/// Where a value came from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Origin {
-    /// Nobody set it.
-    Default,
-    /// An environment variable of that name.
-    Env,
-    /// A command-line flag.
-    Flag,
-    /// A field of a document in the environment variable `PROXY_CONFIG`.
-    ProxyConfigEnv,
-    /// A pod annotation.
-    Annotation(String),
-    /// A file and the line in it.
-    File(String, usize),
-}
-
-/// One value that a room asked for, as `check` prints it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Setting {
-    /// The value in effect.
-    pub value: String,
-    /// Who set it.
-    pub origin: Origin,
-    /// Why the value that was set is not the one in effect.
-    pub warning: Option<String>,
-}
-
-/// The environment, with a record of every value that was asked for.
-#[derive(Debug, Default)]
-pub struct Vars {
-    env: BTreeMap<String, String>,
-    asked: RefCell<BTreeMap<String, Setting>>,
+/// The environment of this process. What is not UTF-8 in a name or value is replaced.
+#[allow(clippy::disallowed_methods, reason = "this is the one place that reads the environment")]
+pub(super) fn of_process() -> BTreeMap<String, String> {
+    std::env::vars_os()
+        .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()))
+        .collect()
 }
 
 impl Vars {
-    /// The environment of this process. Names or values that are not UTF-8 are replaced losslessly where possible.
-    #[allow(clippy::disallowed_methods, reason = "this is the one place that reads the environment")]
-    pub fn from_process() -> Vars {
-        Vars::from_pairs(
-            std::env::vars_os()
-                .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned())),
-        )
-    }
-
-    /// An environment made of pairs, for tests.
-    pub fn from_pairs<N: Into<String>, V: Into<String>>(pairs: impl IntoIterator<Item = (N, V)>) -> Vars {
-        let env = pairs.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
-        Vars { env, asked: RefCell::default() }
-    }
-
     /// The value as it stands, an empty one included; `None` when the variable does not exist.
     pub fn text(&self, name: &str) -> Option<&str> {
         let value = self.env.get(name).map(String::as_str);
@@ -78,11 +35,7 @@ impl Vars {
 
     /// A boolean as Go's `strconv.ParseBool` reads it; another value warns and counts as unset.
     pub fn bool(&self, name: &str, default: bool) -> bool {
-        self.parsed(name, default, "a boolean (true or false)", |text| match text {
-            "1" | "t" | "T" | "TRUE" | "true" | "True" => Some(true),
-            "0" | "f" | "F" | "FALSE" | "false" | "False" => Some(false),
-            _ => None,
-        })
+        self.parsed(name, default, "a boolean (true or false)", parse_bool)
     }
 
     /// A whole number; another value warns and counts as unset.
@@ -114,15 +67,6 @@ impl Vars {
         self.asked.borrow().clone()
     }
 
-    /// The warnings of all values asked for so far: each names its variable.
-    pub fn warnings(&self) -> Vec<String> {
-        self.asked
-            .borrow()
-            .iter()
-            .filter_map(|(name, setting)| setting.warning.as_ref().map(|warning| format!("{name}: {warning}")))
-            .collect()
-    }
-
     fn parsed<T: Display>(&self, name: &str, default: T, wanted: &str, parse: impl Fn(&str) -> Option<T>) -> T {
         let (value, origin, warning) = match self.env.get(name) {
             None => (default, Origin::Default, None),
@@ -138,7 +82,7 @@ impl Vars {
         value
     }
 
-    fn note(&self, name: &str, value: &str, origin: Origin, warning: Option<String>) {
+    pub(super) fn note(&self, name: &str, value: &str, origin: Origin, warning: Option<String>) {
         self.asked.borrow_mut().insert(name.to_owned(), Setting { value: value.to_owned(), origin, warning });
     }
 }
@@ -150,19 +94,6 @@ struct ShownDuration(Duration);
 impl Display for ShownDuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}", self.0)
-    }
-}
-
-impl Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Origin::Default => f.write_str("default"),
-            Origin::Env => f.write_str("env"),
-            Origin::Flag => f.write_str("flag"),
-            Origin::ProxyConfigEnv => f.write_str("PROXY_CONFIG"),
-            Origin::Annotation(name) => write!(f, "annotation {name}"),
-            Origin::File(path, line) => write!(f, "{path}:{line}"),
-        }
     }
 }
 

@@ -3,10 +3,33 @@
 //! Every value is asked for by its public name and remembers where it came from, so that `footman check` can print it.
 //! Rooms of rank 3 and more make their own `Config` from it; nothing else of the agent reads the environment or these files.
 
+mod addresses;
+mod decode;
 mod duration;
 mod env;
 mod errors;
+mod flags;
+mod origin;
+mod pod;
+mod proxy_config;
+mod scalar;
+mod schema;
+mod validate;
+mod vars;
+pub mod yaml;
 
+pub use addresses::{Interface, is_link_local};
 pub use duration::parse_go_duration;
-pub use env::{Origin, Setting, Vars};
 pub use errors::{ConfigError, Errors};
+pub use flags::{Flag, FlagError, FlagKind, Flags, GLOBAL_FLAGS, PROXY_FLAGS};
+pub use origin::{Origin, Setting};
+pub use pod::{Pairs, parse as parse_downward_api};
+pub use proxy_config::{
+    AuthPolicy, ClientTls, ClusterName, HealthCheck, PrivateKeyProvider, ProxyConfig, ReadinessProbe, RemoteService,
+    StatsMatcher, TlsMode, Tracer, Tracing,
+};
+pub use validate::split_host_port;
+pub use vars::{Role, Sources, Vars};
+
+/// The annotation with names of interfaces whose addresses are not the node's.
+const EXCLUDE_INTERFACES: &str = "traffic.sidecar.istio.io/excludeInterfaces";
