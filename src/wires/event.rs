@@ -13,8 +13,6 @@ pub enum Event {
     Drain(oneshot::Sender<()>),
     /// `POST /quitquitquit`: end without drain. Sent after the reply has left.
     Quit,
-    /// Envoy runs, with this process id.
-    EnvoyStarted(i32),
     /// Envoy ended by itself or after being asked to.
     EnvoyExited(ExitStatus),
     /// Envoy could not be started.
