@@ -15,3 +15,9 @@ pub mod wires;
 // rank 2
 pub mod config;
 pub mod grpc;
+// rank 3
+pub mod envoy;
+// rank 6
+pub mod agent;
+// rank 7
+pub mod cli;

@@ -1,3 +1,31 @@
-//! The binary: argv in, exit code out.
+//! The binary: argv in, exit code out. One thread, one runtime.
 
-fn main() {}
+use std::{env, ffi::OsString, path::Path, process::ExitCode};
+
+use footman::{cli, envoy::guard};
+
+fn main() -> ExitCode {
+    let mut args = env::args_os();
+    let program = args.next().unwrap_or_default();
+    let words: Vec<OsString> = args.collect();
+    if words.first().is_some_and(|word| word == guard::WORD) {
+        return guard::run(words.into_iter().skip(1));
+    }
+    std::panic::set_hook(Box::new(|panic| log::error!("a defect of footman; please report it: {panic}")));
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("Error: no event loop: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let code = runtime.block_on(cli::run(&name(&program), words));
+    // What still runs is dropped here, not waited for.
+    runtime.shutdown_background();
+    ExitCode::from(code)
+}
+
+/// `footman`, or `pilot-agent` when called by that name.
+fn name(program: &OsString) -> String {
+    Path::new(program).file_name().map_or_else(|| "footman".to_owned(), |name| name.to_string_lossy().into_owned())
+}

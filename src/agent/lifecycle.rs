@@ -173,7 +173,7 @@ impl Lifecycle {
 
     /// When [`Input::Time`] is wanted, at the latest.
     pub fn deadline(&self) -> Option<Instant> {
-        let own = match &self.state {
+        match &self.state {
             State::Running { .. } => self.drain_request.as_ref().map(|(since, _)| *since + DRAIN_REQUEST),
             State::Waiting { until }
             | State::Holding { until }
@@ -181,8 +181,7 @@ impl Lifecycle {
             | State::Killing { until } => Some(*until),
             State::Draining(draining) => draining.deadline(&self.plan.wait),
             State::Ended => None,
-        };
-        own
+        }
     }
 
     /// Takes one input at time `now`.

@@ -44,6 +44,11 @@ impl Levels {
         Ok(())
     }
 
+    /// Sets one scope.
+    pub fn set(&mut self, scope: &str, level: LevelFilter) {
+        self.scopes.insert(scope.to_owned(), level);
+    }
+
     /// The level of a scope.
     pub fn of(&self, scope: &str) -> LevelFilter {
         self.scopes.get(scope).copied().unwrap_or(self.rest)

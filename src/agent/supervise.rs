@@ -1,0 +1,137 @@
+//! Runs the lifecycle: carries out its actions, feeds it what happens. The only place where Envoy is started and ended.
+
+use std::{future::Future, pin::Pin};
+
+use log::{error, warn};
+use tokio::{
+    sync::{mpsc, watch},
+    time::{Instant, sleep_until},
+};
+
+use super::{
+    lifecycle::{Action, DRAIN_REQUEST, Input, Lifecycle, POLL_LIMIT, Plan},
+    signals::Signals,
+};
+use crate::{
+    base::Gate,
+    envoy::{self, Admin, Exit, Running, State, settle},
+    wires::Event,
+};
+
+/// Everything around one Envoy.
+pub(super) struct Supervisor {
+    pub plan: Plan,
+    pub envoy: envoy::Config,
+    pub admin: Admin,
+    /// Ports of Envoy's listeners that serve probes and scrapes.
+    pub own_ports: Vec<u16>,
+    pub events: mpsc::Receiver<Event>,
+    /// Shut when the agent is to end.
+    pub server: Gate,
+    /// What `status` shows of Envoy.
+    pub state: watch::Sender<State>,
+}
+
+type Call = Pin<Box<dyn Future<Output = Input> + Send>>;
+
+impl Supervisor {
+    /// Until the end; the agent's exit code. Envoy is gone when it returns.
+    pub(super) async fn run(mut self, signals: &mut Signals) -> u8 {
+        let (mut lifecycle, mut actions) = Lifecycle::start(self.plan.clone(), Instant::now());
+        let mut running: Option<Running> = None;
+        // The one request to the admin port that is under way; a newer one replaces it.
+        let mut call: Option<Call> = None;
+        loop {
+            for action in actions {
+                match action {
+                    Action::Start => match self.start() {
+                        Ok(envoy) => running = Some(envoy),
+                        Err(event) => {
+                            // What the failure leads to is decided like everything else.
+                            let input = Input::Event(event);
+                            call = Some(Box::pin(async { input }));
+                        }
+                    },
+                    Action::Unready(reason) => self.server.shut(&reason),
+                    Action::PostDrain(query) => call = Some(self.drain(query)),
+                    Action::Count => call = Some(self.count()),
+                    Action::Terminate => running.iter().for_each(Running::terminate),
+                    Action::Kill => running.iter_mut().for_each(Running::kill),
+                    Action::End(code) => return code,
+                }
+            }
+            let input = tokio::select! {
+                number = signals.recv() => Input::Event(Event::Signal(number)),
+                Some(event) = self.events.recv() => Input::Event(event),
+                exit = ended(&mut running) => {
+                    running = None;
+                    self.state.send_modify(|state| state.exited(&exit));
+                    match exit {
+                        Exit::Status(status) => Input::Event(Event::EnvoyExited(status)),
+                        Exit::Failed(error) => Input::Event(Event::EnvoyFailed(error)),
+                    }
+                }
+                input = answered(&mut call) => {
+                    call = None;
+                    input
+                }
+                () = at(lifecycle.deadline()) => Input::Time,
+            };
+            actions = lifecycle.step(input, Instant::now());
+        }
+    }
+
+    fn start(&self) -> Result<Running, Event> {
+        let running = Running::start(&self.envoy).map_err(Event::EnvoyFailed)?;
+        self.state.send_modify(|state| state.started(running.id(), running.since()));
+        Ok(running)
+    }
+
+    fn drain(&self, query: &'static str) -> Call {
+        let admin = self.admin;
+        Box::pin(async move {
+            let answer = admin.drain_listeners(query, DRAIN_REQUEST).await;
+            if let Ok((status, body)) = &answer
+                && *status != 200
+            {
+                warn!("Envoy answers the drain request with {status}: {}", body.trim());
+            }
+            Input::DrainAnswered(answer.map(|_| ()).map_err(|error| error.to_string()))
+        })
+    }
+
+    fn count(&self) -> Call {
+        let (admin, own) = (self.admin, self.own_ports.clone());
+        Box::pin(async move {
+            Input::Connections(match admin.get(settle::QUERY, POLL_LIMIT).await {
+                Ok((200, stats)) => Ok(settle::active_connections(&stats, &own)),
+                Ok((status, _)) => Err(format!("Envoy's admin port answers {status}")),
+                Err(error) => Err(error.to_string()),
+            })
+        })
+    }
+}
+
+async fn ended(running: &mut Option<Running>) -> Exit {
+    match running {
+        None => std::future::pending().await,
+        Some(envoy) => envoy.ended().await.unwrap_or_else(|error| {
+            error!("Envoy's exit status cannot be had: {error}");
+            Exit::Failed(error)
+        }),
+    }
+}
+
+async fn answered(call: &mut Option<Call>) -> Input {
+    match call {
+        None => std::future::pending().await,
+        Some(call) => call.await,
+    }
+}
+
+async fn at(deadline: Option<Instant>) {
+    match deadline {
+        None => std::future::pending().await,
+        Some(deadline) => sleep_until(deadline).await,
+    }
+}

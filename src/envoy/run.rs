@@ -1,0 +1,145 @@
+//! One run of Envoy: start, signals, exit.
+
+use std::{
+    fs, io,
+    io::PipeReader,
+    os::unix::process::ExitStatusExt,
+    process::{Command, ExitStatus, Stdio},
+    time::SystemTime,
+};
+
+use log::{error, info, warn};
+use nix::sys::signal::Signal;
+
+use super::{Config, guard, kill};
+use crate::process::{self, Child};
+
+/// How a run ended.
+#[derive(Debug)]
+pub enum Exit {
+    /// With this status.
+    Status(ExitStatus),
+    /// It never was an Envoy: the program could not be executed.
+    Failed(io::Error),
+}
+
+/// An Envoy that runs; dropping it kills it and removes its bootstrap.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+    /// Where the guard tells why exec failed.
+    report: Option<PipeReader>,
+    config: Config,
+    since: SystemTime,
+    killed: bool,
+    oom_kills: Option<u64>,
+    stderr: Option<std::process::ChildStderr>,
+}
+
+impl Running {
+    /// Starts Envoy.
+    ///
+    /// # Errors
+    /// When no process can be made. A program that cannot be executed shows in [`Running::ended`].
+    pub fn start(config: &Config) -> io::Result<Running> {
+        let (mut command, report) = match &config.guard {
+            Some(guard) => {
+                let (command, report) = guard::command(guard, &config.binary, config.user)?;
+                (command, Some(report))
+            }
+            None => {
+                let mut command = Command::new(&config.binary);
+                command.stdin(Stdio::null());
+                (command, None)
+            }
+        };
+        command.args(&config.args).envs(config.env.iter().map(|(name, value)| (name, value)));
+        if config.capture {
+            command.stderr(Stdio::piped());
+        }
+        info!("Envoy command: {}", shown(&config.args));
+        let oom_kills = kill::oom_kills();
+        let (child, pipes) = process::spawn_piped(&mut command)?;
+        Ok(Running {
+            child,
+            report,
+            config: config.clone(),
+            since: SystemTime::now(),
+            killed: false,
+            oom_kills,
+            stderr: pipes.stderr,
+        })
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> i32 {
+        self.child.id()
+    }
+
+    /// When it was started.
+    pub fn since(&self) -> SystemTime {
+        self.since
+    }
+
+    /// Its stderr, where captured; once.
+    pub fn take_stderr(&mut self) -> Option<std::process::ChildStderr> {
+        self.stderr.take()
+    }
+
+    /// Waits for its end and logs how it ended; cancel-safe.
+    ///
+    /// # Errors
+    /// When the status cannot be had.
+    pub async fn ended(&mut self) -> io::Result<Exit> {
+        let status = self.child.wait().await?;
+        if let Some(error) = self.report.as_mut().and_then(guard::failure) {
+            return Ok(Exit::Failed(io::Error::new(error.kind(), format!("{}: {error}", self.config.binary.display()))));
+        }
+        match (status.code(), status.signal()) {
+            (Some(0), _) => info!("Envoy exited normally"),
+            (_, Some(9)) if self.killed => info!("Envoy was killed, as asked"),
+            (_, Some(9)) => error!("Envoy exited with error: signal: killed. {}", kill::explain(self.oom_kills)),
+            _ => error!("Envoy exited with error: {}", exit_text(status)),
+        }
+        Ok(Exit::Status(status))
+    }
+
+    /// Asks it to end.
+    pub fn terminate(&self) {
+        self.child.signal(Signal::SIGTERM);
+    }
+
+    /// Kills it and whatever it started.
+    pub fn kill(&mut self) {
+        self.killed = true;
+        self.child.kill();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(path) = &self.config.bootstrap
+            && let Err(error) = fs::remove_file(path)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            warn!("{} cannot be removed: {error}", path.display());
+        }
+    }
+}
+
+/// `exit status 1`, `signal: SIGSEGV`.
+pub(super) fn exit_text(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exit status {code}"),
+        (None, Some(number)) => match Signal::try_from(number) {
+            Ok(signal) => format!("signal: {signal}"),
+            Err(_) => format!("signal: {number}"),
+        },
+        (None, None) => format!("{status}"),
+    }
+}
+
+fn shown(args: &[std::ffi::OsString]) -> String {
+    let words: Vec<_> = args.iter().map(|arg| arg.to_string_lossy()).collect();
+    words.join(" ")
+}
