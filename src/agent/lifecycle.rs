@@ -246,7 +246,10 @@ impl Lifecycle {
     }
 
     fn begin_stop(&mut self, now: Instant, actions: &mut Vec<Action>) {
-        if !matches!(self.state, State::Running { .. }) || !self.plan.envoy || self.drained || self.drain_request.is_some()
+        if !matches!(self.state, State::Running { .. })
+            || !self.plan.envoy
+            || self.drained
+            || self.drain_request.is_some()
         {
             return self.terminate(now, actions);
         }
@@ -462,6 +465,3 @@ fn signal_name(number: i32) -> String {
         Err(_) => number.to_string(),
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -33,7 +33,7 @@ impl Signals {
     /// When the system refuses.
     pub fn install() -> io::Result<Signals> {
         for number in IGNORED {
-            signal(SignalKind::from_raw(number))?;
+            drop(signal(SignalKind::from_raw(number))?);
         }
         Ok(Signals { term: signal(SignalKind::terminate())?, int: signal(SignalKind::interrupt())? })
     }

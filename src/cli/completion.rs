@@ -12,7 +12,9 @@ use crate::config::GLOBAL_FLAGS;
 pub fn run(program: &str, typed: &Typed) -> Result<String, Failure> {
     match typed.positionals.first().map(String::as_str) {
         Some("bash") => Ok(bash(program)),
-        Some("zsh") => Ok(format!("#compdef {program}\nautoload -U +X bashcompinit && bashcompinit\n{}", bash(program))),
+        Some("zsh") => {
+            Ok(format!("#compdef {program}\nautoload -U +X bashcompinit && bashcompinit\n{}", bash(program)))
+        }
         Some("fish") => Ok(fish(program)),
         other => Err(Failure::usage(format!("completion: {:?} is not bash, zsh or fish", other.unwrap_or_default()))),
     }

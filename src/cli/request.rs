@@ -3,11 +3,7 @@
 
 use std::time::Duration;
 
-use super::{
-    Failure,
-    args::Typed,
-    commands::DEBUG_PORT,
-};
+use super::{Failure, args::Typed, commands::DEBUG_PORT};
 use crate::net::http1::{Url, client::Request};
 
 /// The ports that may be asked: Envoy's admin, debug, status and readiness. Others are none of this command's business.

@@ -37,7 +37,8 @@ pub fn run(typed: &Typed) -> Result<String, Failure> {
         "" if typed.text(&SHORT).parse() == Ok(true) => Ok(format!("client version: {}\n", version.1)),
         "" => {
             let names = ["Version", "GitRevision", "GolangVersion", "BuildStatus", "GitTag"];
-            let parts: Vec<_> = names.iter().zip(values).map(|(name, (_, value))| format!("{name}:{value:?}")).collect();
+            let parts: Vec<_> =
+                names.iter().zip(values).map(|(name, (_, value))| format!("{name}:{value:?}")).collect();
             Ok(format!("client version: version.BuildInfo{{{}}}\n", parts.join(", ")))
         }
         "json" => {

@@ -36,6 +36,21 @@ const fn flag(name: &'static str, kind: FlagKind, default: &'static str, help: &
     Flag { name, kind, default, help }
 }
 
+impl Flag {
+    /// Whether `value` fits.
+    ///
+    /// # Errors
+    /// What the flag takes instead, with its name.
+    pub fn check(&self, value: &str) -> Result<(), String> {
+        let wanted = match self.kind {
+            FlagKind::Bool if parse_bool(value).is_none() => "true or false",
+            FlagKind::Int if parse_int(value).is_none() => "a whole number",
+            _ => return Ok(()),
+        };
+        Err(format!("--{}: {value:?} is not {wanted}", self.name))
+    }
+}
+
 /// Flags that every sub-command accepts.
 pub const GLOBAL_FLAGS: &[Flag] = &[
     flag("log_as_json", FlagKind::Bool, "false", "log lines are JSON, Envoy's too"),
@@ -84,15 +99,9 @@ impl Flags {
     /// An unknown name, or a value of the wrong type.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), FlagError> {
         let flag = find(name).ok_or(FlagError::Unknown)?;
-        let wanted = match flag.kind {
-            FlagKind::Bool if parse_bool(value).is_none() => "true or false",
-            FlagKind::Int if parse_int(value).is_none() => "a whole number",
-            _ => {
-                self.given.push((flag.name, value.to_owned()));
-                return Ok(());
-            }
-        };
-        Err(FlagError::Invalid(format!("--{name}: {value:?} is not {wanted}")))
+        flag.check(value).map_err(FlagError::Invalid)?;
+        self.given.push((flag.name, value.to_owned()));
+        Ok(())
     }
 
     /// Records an argument that is not a flag.

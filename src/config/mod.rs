@@ -16,6 +16,7 @@ mod scalar;
 mod schema;
 mod validate;
 mod vars;
+mod version;
 pub mod yaml;
 
 pub use addresses::{Interface, is_link_local};
@@ -30,6 +31,7 @@ pub use proxy_config::{
 };
 pub use validate::split_host_port;
 pub use vars::{Role, Sources, Vars};
+pub use version::{BUILD_REVISION, ISTIO_VERSION};
 
 /// The annotation with names of interfaces whose addresses are not the node's.
 const EXCLUDE_INTERFACES: &str = "traffic.sidecar.istio.io/excludeInterfaces";

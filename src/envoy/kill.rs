@@ -67,7 +67,10 @@ mod tests {
     fn certain_only_when_the_counter_moved() {
         let figures = [("limit", Some("134217728\n".to_owned())), ("peak", None), ("x", Some("max\n".to_owned()))];
         let text = sentence(Some(0), Some(1), &figures);
-        assert!(text.starts_with("Envoy was out of memory killed (memory cgroup: oom_kill 1, limit 128 MiB, x max)"), "{text}");
+        assert!(
+            text.starts_with("Envoy was out of memory killed (memory cgroup: oom_kill 1, limit 128 MiB, x max)"),
+            "{text}"
+        );
         for (before, now) in [(Some(1), Some(1)), (None, None), (None, Some(1))] {
             assert!(sentence(before, now, &[]).starts_with("Envoy may have been"), "{before:?} {now:?}");
         }

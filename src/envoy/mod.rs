@@ -10,7 +10,12 @@ mod run;
 pub mod settle;
 mod state;
 
-use std::{ffi::OsString, path::PathBuf};
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+};
+
+use crate::config::{Errors, Vars};
 
 pub use admin::Admin;
 pub use run::{Exit, Running};
@@ -34,4 +39,32 @@ pub struct Config {
     pub guard: Option<PathBuf>,
     /// Envoy's stderr is read and written in the agent's log format (`FOOTMAN_CAPTURE_ENVOY_LOG`).
     pub capture: bool,
+}
+
+/// The user and group that Envoy gets when it must not share the agent's.
+const ISTIO_PROXY: (u32, u32) = (1337, 1337);
+/// This program, also where its file has been replaced meanwhile.
+const SELF: &str = "/proc/self/exe";
+/// Ciphers that `COMPLIANCE_POLICY` leaves to gRPC's own TLS in Envoy.
+const FIPS_CIPHERS: &str = "ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES128-GCM-SHA256:\
+                            ECDHE-ECDSA-AES256-GCM-SHA384:ECDHE-RSA-AES256-GCM-SHA384";
+
+impl Config {
+    /// What the environment and ProxyConfig say of the process; arguments and bootstrap are added by who writes the bootstrap.
+    ///
+    /// # Errors
+    /// None today: a binary that is missing is an error of the start, with its own exit code.
+    pub fn from_vars(vars: &Vars) -> Result<Config, Errors> {
+        let fips = matches!(vars.text("COMPLIANCE_POLICY"), Some("fips-140-2" | "fips-140-3"));
+        let takes_port_53 = vars.text_or("DNS_PROXY_ADDR", "").ends_with(":53");
+        Ok(Config {
+            binary: vars.path(&vars.proxy().binary_path),
+            args: Vec::new(),
+            env: Vec::from_iter(fips.then(|| ("GRPC_SSL_CIPHER_SUITES".to_owned(), FIPS_CIPHERS.to_owned()))),
+            user: (takes_port_53 && nix::unistd::getuid().is_root()).then_some(ISTIO_PROXY),
+            bootstrap: None,
+            guard: Path::new(SELF).exists().then(|| SELF.into()),
+            capture: vars.bool("FOOTMAN_CAPTURE_ENVOY_LOG", false),
+        })
+    }
 }

@@ -93,7 +93,10 @@ impl Running {
     pub async fn ended(&mut self) -> io::Result<Exit> {
         let status = self.child.wait().await?;
         if let Some(error) = self.report.as_mut().and_then(guard::failure) {
-            return Ok(Exit::Failed(io::Error::new(error.kind(), format!("{}: {error}", self.config.binary.display()))));
+            return Ok(Exit::Failed(io::Error::new(
+                error.kind(),
+                format!("{}: {error}", self.config.binary.display()),
+            )));
         }
         match (status.code(), status.signal()) {
             (Some(0), _) => info!("Envoy exited normally"),

@@ -1,0 +1,42 @@
+//! What the rooms share: gates, metrics, debug pages, channels, tasks. Made once by `agent::build`, taken apart by `agent::rooms`.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+use super::Tasks;
+use crate::{base::Gates, telemetry::metrics::Registry, wires::Event};
+
+/// What one room shows on `/debug`: its state now, as JSON.
+pub type Debug = Arc<dyn Fn() -> Value + Send + Sync>;
+
+/// What the rooms share.
+pub struct House {
+    /// Readiness.
+    pub gates: Gates,
+    /// The agent's own metrics.
+    pub registry: Registry,
+    /// What the rooms show of themselves, by name.
+    pub debug: Vec<(&'static str, Debug)>,
+    /// What the lifecycle decides on.
+    pub events: mpsc::Sender<Event>,
+    /// Every long-lived task.
+    pub tasks: Tasks,
+}
+
+impl House {
+    /// Events that may wait for the lifecycle; it takes them at once, so that few ever do.
+    pub const EVENTS: usize = 16;
+
+    /// An empty house whose events go to `events`.
+    pub fn new(events: mpsc::Sender<Event>) -> House {
+        House {
+            gates: Gates::default(),
+            registry: Registry::default(),
+            debug: Vec::new(),
+            tasks: Tasks::new(events.clone()),
+            events,
+        }
+    }
+}

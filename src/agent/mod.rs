@@ -1,0 +1,165 @@
+//! The composition root: every room is configured, bound and wired to the others here, and nowhere else.
+//!
+//! `cli` calls [`Config::from_vars`], [`build`] and [`Bound::run`]. Channels are made in [`House::new`], rooms are started by one
+//! function each in [`rooms`], in the order in which [`build`] lists them; they close in the order of [`Stage`]. What happens to
+//! the agent as a whole is decided by [`lifecycle`] and carried out by [`supervise`].
+
+mod house;
+pub mod lifecycle;
+mod rooms;
+mod signals;
+mod supervise;
+mod tasks;
+
+use std::{fmt, time::Duration};
+
+use tokio::sync::{mpsc, watch};
+
+pub use house::House;
+pub use signals::Signals;
+pub use tasks::{Stage, Tasks};
+
+use crate::{
+    config::{Errors, Origin, Role, Vars},
+    envoy::{self, Admin},
+};
+use lifecycle::{Plan, Wait};
+use supervise::Supervisor;
+
+/// Everything the agent was told, ready to be bound.
+#[derive(Debug)]
+pub struct Config {
+    plan: Plan,
+    envoy: envoy::Config,
+    admin_port: u16,
+    own_ports: Vec<u16>,
+    rooms: rooms::Config,
+}
+
+/// Why the agent could not start: a room's error, with the room's name.
+#[derive(Debug)]
+pub struct Error {
+    room: &'static str,
+    source: Box<dyn std::error::Error + Send + Sync>,
+}
+
+/// An agent whose sockets are bound and whose rooms run; Envoy is not started yet.
+pub struct Bound {
+    house: House,
+    supervisor: Supervisor,
+}
+
+impl Config {
+    /// Every room's configuration.
+    ///
+    /// # Errors
+    /// Everything that is wrong in any room.
+    pub fn from_vars(vars: &Vars) -> Result<Config, Errors> {
+        let mut errors = Errors::default();
+        let plan = plan(vars, &mut errors);
+        let rooms = errors.take(rooms::Config::from_vars(vars));
+        let envoy = errors.take(envoy::Config::from_vars(vars));
+        let config = rooms.zip(envoy).map(|(rooms, envoy)| Config {
+            plan,
+            envoy,
+            admin_port: vars.proxy().proxy_admin_port,
+            own_ports: own_ports(vars),
+            rooms,
+        });
+        config.filter(|_| errors.0.is_empty()).ok_or(errors)
+    }
+}
+
+/// Binds everything and starts every room but Envoy, in this order.
+///
+/// # Errors
+/// The first room that cannot start.
+pub async fn build(config: Config) -> Result<Bound, Error> {
+    let (events, received) = mpsc::channel(House::EVENTS);
+    let mut house = House::new(events);
+    let server = house.gates.gate("server", "starting");
+    let (state, _) = watch::channel(envoy::State::default());
+    rooms::start(&mut house, config.rooms).await?;
+    server.open();
+    let supervisor = Supervisor {
+        plan: config.plan,
+        envoy: config.envoy,
+        admin: Admin::new(config.admin_port),
+        own_ports: config.own_ports,
+        events: received,
+        server,
+        state,
+    };
+    Ok(Bound { house, supervisor })
+}
+
+impl Bound {
+    /// Starts Envoy and runs until the end; the agent's exit code. Envoy is gone and every room is closed when it returns.
+    pub async fn run(self, signals: &mut Signals) -> u8 {
+        let code = self.supervisor.run(signals).await;
+        self.house.tasks.close().await;
+        log::info!("Agent has successfully terminated");
+        code
+    }
+}
+
+impl Error {
+    /// What `room` says, with its name in front.
+    pub fn new(room: &'static str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+        Error { room, source: source.into() }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.room, self.source)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&*self.source)
+    }
+}
+
+fn plan(vars: &Vars, errors: &mut Errors) -> Plan {
+    let proxy = vars.proxy();
+    let drain = proxy.termination_drain_duration.unwrap_or_default();
+    let explicit = vars.proxy_origin("terminationDrainDuration") != Origin::Default;
+    let minimum = vars.duration("MINIMUM_DRAIN_DURATION", Duration::from_secs(5));
+    let wait = if vars.bool("EXIT_ON_ZERO_ACTIVE_CONNECTIONS", false) {
+        Wait::Connections { minimum, limit: explicit.then_some(drain) }
+    } else {
+        Wait::Fixed(drain)
+    };
+    let restart = match vars.text_or("FOOTMAN_RESTART_ENVOY", "never").as_str() {
+        "never" => false,
+        "on-failure" => true,
+        other => {
+            errors.add("FOOTMAN_RESTART_ENVOY", format!("{other:?} is neither never nor on-failure"));
+            false
+        }
+    };
+    Plan {
+        envoy: !vars.bool("DISABLE_ENVOY", false),
+        inbound_only: vars.role() == Role::Sidecar,
+        wait,
+        pre_drain: vars.duration("FOOTMAN_PRE_DRAIN_DELAY", Duration::ZERO),
+        force_on_signal: u32::try_from(vars.int("FOOTMAN_FORCE_ON_SIGNAL", 0)).ok().filter(|count| *count > 0),
+        restart,
+    }
+}
+
+/// Listeners of Envoy that serve probes and scrapes.
+fn own_ports(vars: &Vars) -> Vec<u16> {
+    [
+        ("ENVOY_STATUS_PORT", 15021),
+        ("ENVOY_PROMETHEUS_PORT", 15090),
+        ("ENVOY_SECURE_METRICS_PORT", 0),
+        ("ENVOY_SECURE_MERGED_METRICS_PORT", 0),
+    ]
+    .into_iter()
+    .filter_map(|(name, default)| u16::try_from(vars.int(name, default)).ok())
+    .filter(|port| *port != 0)
+    .collect()
+}
