@@ -4,5 +4,7 @@
 #![allow(missing_docs, reason = "nobody links against a test")]
 
 mod architecture;
+mod captures;
 mod crates;
 mod fuzz;
+mod support;
