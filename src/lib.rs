@@ -17,6 +17,7 @@ pub mod config;
 pub mod grpc;
 // rank 3
 pub mod envoy;
+pub mod istiod;
 // rank 6
 pub mod agent;
 // rank 7

@@ -15,6 +15,7 @@ use bytes::{Bytes, BytesMut};
 use h2::client::SendRequest;
 use http::{HeaderValue, Method, Request, Uri, header};
 use prost::Message;
+use tokio::sync::watch;
 
 use super::{
     Code, MAX_MESSAGE, Metadata, Receiver, Sender, Settings, Status,
@@ -37,6 +38,8 @@ pub struct Client {
 pub(super) struct Connection {
     failure: Mutex<Option<Status>>,
     ended: AtomicBool,
+    /// The server has said something: it speaks, presumably HTTP/2.
+    greeted: watch::Sender<bool>,
     /// Held by the halves of every call: a peer without calls owes no signs of life.
     pub(super) calls: Arc<()>,
 }
@@ -82,6 +85,12 @@ impl Client {
         let drive = async move {
             let end = poll_fn(|cx| {
                 let ended = Pin::new(&mut h2).poll(cx);
+                connection.greeted.send_if_modified(|greeted| {
+                    !*greeted && {
+                        *greeted = turn.received() > 0;
+                        *greeted
+                    }
+                });
                 let active = Arc::strong_count(&connection.calls) > 1;
                 match (ended, turn.poll(cx, active)) {
                     (Poll::Ready(ended), _) => Poll::Ready(ended.map_err(|error| Status::from_h2(&error))),
@@ -103,6 +112,20 @@ impl Client {
         let mut cx = Context::from_waker(Waker::noop());
         !self.connection.ended.load(Ordering::Relaxed)
             && !matches!(self.requests.poll_ready(&mut cx), Poll::Ready(Err(_)))
+    }
+
+    /// Waits for the server's first word; a server that accepts connections and says nothing is no server.
+    ///
+    /// # Errors
+    /// When the connection ends before.
+    pub async fn greeted(&self) -> Result<(), Status> {
+        let mut greeted = self.connection.greeted.subscribe();
+        // The sender lives as long as `self`: there is no error.
+        let _ = greeted.wait_for(|greeted| *greeted).await;
+        match self.connection.failure() {
+            Some(failure) => Err(failure),
+            None => Ok(()),
+        }
     }
 
     /// Begins a call in which both sides may send any number of messages.
@@ -168,6 +191,7 @@ impl Connection {
     fn end(&self, failure: Option<&Status>) {
         *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = failure.cloned();
         self.ended.store(true, Ordering::Relaxed);
+        self.greeted.send_replace(true);
     }
 }
 

@@ -86,6 +86,11 @@ impl Turn {
         Turn { flusher, keepalive }
     }
 
+    /// How many bytes have come in so far.
+    pub(super) fn received(&self) -> u64 {
+        self.flusher.received()
+    }
+
     /// Call after the connection was polled. Ready only when it has failed. `active`: whether the peer owes signs of life.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, active: bool) -> Poll<Status> {
         if let Poll::Ready(Err(error)) = self.flusher.poll_flush(cx) {

@@ -31,7 +31,7 @@ pub enum Roots {
 }
 
 /// Where the system's trust store is, as Go's `crypto/x509` looks for it.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SystemStore {
     /// `SSL_CERT_FILE`: instead of the distributions' usual files.
     pub file: Option<PathBuf>,

@@ -1,0 +1,172 @@
+//! Where istiod is and how it is spoken to, from the agent's configuration.
+
+use std::time::Duration;
+
+use super::{
+    RootSource, Token,
+    material::Pair,
+    roots::{for_ca, for_xds, pair},
+};
+use crate::{
+    config::{AuthPolicy, Errors, Vars, split_host_port},
+    grpc::Keepalive,
+    net::tls::Policy,
+};
+
+const TOKEN_FILE: &str = "./var/run/secrets/tokens/istio-token";
+const DEFAULT_NAME: &str = "istiod.istio-system.svc";
+
+/// One purpose of istiod: configuration, or certificates.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Whom to dial; two purposes with the same endpoint share a connection.
+    pub endpoint: Endpoint,
+    /// Sent with every call: name as it goes on the wire, value.
+    pub headers: Vec<(String, String)>,
+    /// The bearer token.
+    pub token: Token,
+}
+
+/// Everything that decides what a connection is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Endpoint {
+    /// `host:port` as configured, for people.
+    pub address: String,
+    /// Name or IP address.
+    pub host: String,
+    /// TCP port.
+    pub port: u16,
+    /// `:authority` of calls.
+    pub authority: String,
+    /// `None`: plaintext.
+    pub tls: Option<Tls>,
+    /// Signs of life that are asked for while calls are open.
+    pub keepalive: Keepalive,
+}
+
+/// How the connection is secured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tls {
+    /// Whom to believe.
+    pub roots: RootSource,
+    /// The client certificate's files.
+    pub pair: Option<Pair>,
+    /// The name in the server's certificate.
+    pub server_name: String,
+    /// Versions and ciphers.
+    pub policy: Policy,
+}
+
+impl Config {
+    /// For configuration: `discoveryAddress`, `controlPlaneAuthPolicy`, `XDS_ROOT_CA`, `ISTIOD_SAN`, `XDS_HEADER_*` (spec 20 §6).
+    ///
+    /// # Errors
+    /// Every setting that cannot work.
+    pub fn for_discovery(vars: &Vars) -> Result<Config, Errors> {
+        let mut errors = Errors::default();
+        let proxy = vars.proxy();
+        let tls = match proxy.control_plane_auth_policy {
+            AuthPolicy::None => None,
+            AuthPolicy::MutualTls => match for_xds(vars) {
+                Ok(roots) => Some((roots, pair(vars, false))),
+                Err(reason) => {
+                    errors.add("XDS_ROOT_CA", format!("failed to find root CA cert for XDS: {reason}"));
+                    None
+                }
+            },
+        };
+        let san = vars.text_or("ISTIOD_SAN", "");
+        let endpoint = endpoint(vars, ("discoveryAddress", &proxy.discovery_address), &san, tls, &mut errors);
+        config(vars, endpoint, "XDS_HEADER_", errors)
+    }
+
+    /// For certificates: `CA_ADDR`, else `discoveryAddress`; `CA_ROOT_CA`, `CA_HEADER_*` (spec 30 §5.2–5.5).
+    ///
+    /// # Errors
+    /// Every setting that cannot work.
+    pub fn for_ca(vars: &Vars) -> Result<Config, Errors> {
+        let mut errors = Errors::default();
+        let own = vars.text_or("CA_ADDR", "");
+        let (source, address, san) = if own.is_empty() {
+            ("discoveryAddress", vars.proxy().discovery_address.clone(), vars.text_or("ISTIOD_SAN", ""))
+        } else {
+            ("CA_ADDR", own, String::new())
+        };
+        let tls = if address.ends_with(":15010") {
+            None
+        } else {
+            match for_ca(vars) {
+                Ok(roots) => Some((roots, pair(vars, true))),
+                Err(reason) => {
+                    errors.add("CA_ROOT_CA", format!("failed to find root CA cert for CA: {reason}"));
+                    None
+                }
+            }
+        };
+        let endpoint = endpoint(vars, (source, &address), &san, tls, &mut errors);
+        config(vars, endpoint, "CA_HEADER_", errors)
+    }
+}
+
+fn config(vars: &Vars, endpoint: Endpoint, prefix: &str, mut errors: Errors) -> Result<Config, Errors> {
+    let mut headers = vec![("clusterid".to_owned(), vars.text_or("ISTIO_META_CLUSTER_ID", ""))];
+    headers.extend(vars.prefixed(prefix).map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned())));
+    let fetcher = vars.text_or("CREDENTIAL_FETCHER_TYPE", "");
+    let token = match fetcher.as_str() {
+        "" | "JWT" => Token::File(vars.path(TOKEN_FILE)),
+        "Mock" => Token::Fixed("test_token"),
+        other => {
+            errors.add("CREDENTIAL_FETCHER_TYPE", format!("invalid credential fetcher type {other}"));
+            Token::None
+        }
+    };
+    errors.into_result(Config { endpoint, headers, token })
+}
+
+fn endpoint(
+    vars: &Vars,
+    (source, address): (&str, &str),
+    san: &str,
+    tls: Option<(RootSource, Option<Pair>)>,
+    errors: &mut Errors,
+) -> Endpoint {
+    let (host, port) = split(address).unwrap_or_else(|why| {
+        errors.add(source, why);
+        Default::default()
+    });
+    let server_name = if !san.is_empty() {
+        san.to_owned()
+    } else if host.contains("localhost") {
+        DEFAULT_NAME.to_owned()
+    } else {
+        host.clone()
+    };
+    let policy = policy(&vars.text_or("COMPLIANCE_POLICY", ""));
+    let authority = if tls.is_some() { server_name.clone() } else { address.to_owned() };
+    Endpoint {
+        address: address.to_owned(),
+        host,
+        port,
+        authority,
+        tls: tls.map(|(roots, pair)| Tls { roots, pair, server_name, policy }),
+        keepalive: Keepalive {
+            interval: vars.duration("GRPC_KEEPALIVE_INTERVAL", Duration::from_secs(30)),
+            timeout: vars.duration("GRPC_KEEPALIVE_TIMEOUT", Duration::from_secs(10)),
+        },
+    }
+}
+
+fn policy(name: &str) -> Policy {
+    match name {
+        "fips-140-2" => Policy::Fips140_2,
+        "fips-140-3" => Policy::Fips140_3,
+        // `config` warns of unknown names and refuses what ring cannot do.
+        _ => Policy::Default,
+    }
+}
+
+fn split(address: &str) -> Result<(String, u16), String> {
+    let (host, port) = split_host_port(address)?;
+    let port = port.parse().map_err(|_| format!("{address:?}: {port:?} is no port number"))?;
+    if host.is_empty() { Err(format!("{address:?} has no host")) } else { Ok((host.to_owned(), port)) }
+}

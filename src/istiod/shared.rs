@@ -1,0 +1,304 @@
+//! One connection to istiod, shared by all calls of the agent that go to the same endpoint with the same credentials.
+//!
+//! It is dialled when a call needs it. A connection that istiod has said goodbye to (GOAWAY), or whose roots or client certificate
+//! have changed on disk since, takes no new calls; the calls on it go on.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use prost::Message;
+use rustls::ClientConfig;
+use tokio::time::{Instant, timeout_at};
+
+use super::{Config, Endpoint, RootSource, Tls, Token, material::Fingerprint, material::Material};
+use crate::{
+    grpc::{Call, Client, Metadata, Receiver, Sender, Settings, Status},
+    net::{BoxIo, dial, tls},
+};
+
+/// A dial ends after so long, TCP, TLS and the first word of HTTP/2 together.
+const DIAL: Duration = Duration::from_secs(8);
+
+/// The way to istiod for one purpose; clones share everything.
+#[derive(Clone)]
+pub struct Istiod {
+    connection: Arc<Shared>,
+    purpose: Arc<Purpose>,
+}
+
+struct Purpose {
+    headers: Vec<(String, String)>,
+    token: Token,
+    /// The token's last complaint, so that each is logged once.
+    complaint: Said,
+}
+
+struct Shared {
+    endpoint: Endpoint,
+    state: tokio::sync::Mutex<State>,
+    /// Counts dials that ended, so that whoever waited for one shares its failure instead of dialling again.
+    dials: AtomicU64,
+    /// Counts up when the live connection is to take no more calls.
+    generation: AtomicU64,
+    outage: Said,
+    identity: Said,
+}
+
+#[derive(Default)]
+struct State {
+    live: Option<Live>,
+    /// Settings that were usable, for when a file is broken for a while.
+    last_good: Option<(Fingerprint, Arc<ClientConfig>)>,
+    failure: Option<Status>,
+}
+
+struct Live {
+    client: Client,
+    fingerprint: Fingerprint,
+    generation: u64,
+}
+
+impl Istiod {
+    /// A way to istiod; nothing is dialled yet.
+    pub fn new(config: Config) -> Istiod {
+        let shared = Shared {
+            endpoint: config.endpoint,
+            state: tokio::sync::Mutex::default(),
+            dials: AtomicU64::new(0),
+            generation: AtomicU64::new(0),
+            outage: Said::default(),
+            identity: Said::default(),
+        };
+        Istiod { connection: Arc::new(shared), purpose: Arc::new(Purpose::new(config.headers, config.token)) }
+    }
+
+    /// A way for another purpose, over the same connection when its endpoint is the same.
+    pub fn beside(&self, config: Config) -> Istiod {
+        if config.endpoint != self.connection.endpoint {
+            return Istiod::new(config);
+        }
+        let purpose = Purpose::new(config.headers, config.token);
+        Istiod { connection: Arc::clone(&self.connection), purpose: Arc::new(purpose) }
+    }
+
+    /// `host:port` as configured.
+    pub fn address(&self) -> &str {
+        &self.connection.endpoint.address
+    }
+
+    /// Opens a stream, dialling first when needed.
+    ///
+    /// # Errors
+    /// Why istiod cannot be reached, with its address.
+    pub async fn stream(&self, path: &str) -> Result<(Sender, Receiver), Status> {
+        let (call, client) = self.prepare(path).await?;
+        match client.stream(&call).await {
+            // It said goodbye between our look and our call.
+            Err(status) if status.is_unprocessed() => self.connection.client().await?.stream(&call).await,
+            opened => opened,
+        }
+    }
+
+    /// One request, one answer, within `deadline`, the dial included.
+    ///
+    /// # Errors
+    /// Why istiod cannot be reached, or how it answered.
+    pub async fn unary<Q, R>(&self, path: &str, request: &Q, deadline: Duration) -> Result<R, Status>
+    where
+        Q: Message,
+        R: Message + Default,
+    {
+        let begun = Instant::now();
+        loop {
+            let (mut call, client) = self.prepare(path).await?;
+            call.deadline = Some(deadline.saturating_sub(begun.elapsed()));
+            match client.unary(&call, request).await {
+                Err(status) if status.is_unprocessed() && begun.elapsed() < deadline => {}
+                answered => return answered,
+            }
+        }
+    }
+
+    /// The live connection takes no more calls: the next one dials anew, and reads every file again.
+    pub fn retire(&self) {
+        self.connection.generation.fetch_add(1, Ordering::Relaxed);
+    }
+
+    async fn prepare<'a>(&'a self, path: &'a str) -> Result<(Call<'a>, Client), Status> {
+        let client = self.connection.client().await?;
+        Ok((self.call(path).await?, client))
+    }
+
+    async fn call<'a>(&'a self, path: &'a str) -> Result<Call<'a>, Status> {
+        let mut metadata = Metadata::default();
+        for (name, value) in &self.purpose.headers {
+            metadata.add(name, value)?;
+        }
+        if let Some(token) = self.purpose.token().await {
+            metadata.add("authorization", &format!("Bearer {token}"))?;
+        }
+        Ok(Call { path, authority: &self.connection.endpoint.authority, metadata, ..Call::default() })
+    }
+}
+
+impl Purpose {
+    fn new(headers: Vec<(String, String)>, token: Token) -> Purpose {
+        Purpose { headers, token, complaint: Said::default() }
+    }
+
+    /// The token, if there is one; why there is none is logged when it changes.
+    async fn token(&self) -> Option<String> {
+        let (token, complaint) = match self.token.get().await {
+            Ok(token) => (token, None),
+            Err(complaint) => (None, Some(complaint)),
+        };
+        if self.complaint.is_news(complaint.as_deref())
+            && let Some(complaint) = complaint
+        {
+            log::warn!(target: "security", "{complaint}; calling istiod without a token");
+        }
+        token
+    }
+}
+
+impl Shared {
+    /// A connection that takes calls.
+    async fn client(&self) -> Result<Client, Status> {
+        let seen = self.dials.load(Ordering::Relaxed);
+        let mut state = self.state.lock().await;
+        if seen != self.dials.load(Ordering::Relaxed)
+            && let Some(failure) = &state.failure
+        {
+            return Err(failure.clone());
+        }
+        let material = self.endpoint.tls.as_ref().map(|tls| (tls, Material::read(tls)));
+        let chosen = match material {
+            None => Ok(None),
+            Some((tls, material)) => self.settings(tls, &material, &mut state).map(Some),
+        };
+        let fingerprint =
+            chosen.as_ref().map_or([0; 32], |chosen| chosen.as_ref().map_or([0; 32], |(print, _)| *print));
+        let generation = self.generation.load(Ordering::Relaxed);
+        if let Some(live) = &mut state.live
+            && live.generation == generation
+            && live.fingerprint == fingerprint
+            && live.client.is_usable()
+        {
+            return Ok(live.client.clone());
+        }
+        let dialled = match chosen {
+            Ok(chosen) => self.dial(chosen.map(|(_, config)| config)).await,
+            Err(status) => Err(status),
+        };
+        self.dials.fetch_add(1, Ordering::Relaxed);
+        self.report(dialled.as_ref().err());
+        state.failure = dialled.as_ref().err().cloned();
+        let client = dialled?;
+        state.live = Some(Live { client: client.clone(), fingerprint, generation });
+        Ok(client)
+    }
+
+    /// TLS settings by what the files say now, or else by what they said when they were last usable.
+    fn settings(
+        &self,
+        tls: &Tls,
+        material: &Material,
+        state: &mut State,
+    ) -> Result<(Fingerprint, Arc<ClientConfig>), Status> {
+        let last_good = state.last_good.as_ref().filter(|(print, _)| *print == material.fingerprint);
+        let made = match last_good {
+            Some((_, config)) => Ok(Arc::clone(config)),
+            None => material.config(tls),
+        };
+        let complaint = match &made {
+            Ok(_) => material.warning.clone(),
+            Err(error) => Some(format!("{error} ({}); keeping what was usable before", tls.roots)),
+        };
+        if self.identity.is_news(complaint.as_deref())
+            && let Some(complaint) = complaint
+        {
+            log::warn!(target: "xdsproxy", "connection to {}: {complaint}", self.endpoint.address);
+        }
+        match (made, &state.last_good) {
+            (Ok(config), _) => {
+                state.last_good = Some((material.fingerprint, Arc::clone(&config)));
+                Ok((material.fingerprint, config))
+            }
+            (Err(tls::Error::NoRoots), Some(last_good)) => Ok(last_good.clone()),
+            (Err(error), _) => Err(self.failed(format!("{error} ({})", tls.roots))),
+        }
+    }
+
+    async fn dial(&self, config: Option<Arc<ClientConfig>>) -> Result<Client, Status> {
+        let deadline = Instant::now() + DIAL;
+        let endpoint = &self.endpoint;
+        let tcp = dial::tcp(&endpoint.host, endpoint.port, deadline)
+            .await
+            .map_err(|error| Status::transport(format!("istiod {error}")))?;
+        let late = || self.failed(format!("no answer within {} s", DIAL.as_secs()));
+        let io: BoxIo = match (config, &endpoint.tls) {
+            (Some(config), Some(tls)) => timeout_at(deadline, tls::connect(Box::new(tcp), config, &tls.server_name))
+                .await
+                .map_err(|_| late())?
+                .map_err(|error| self.failed(format!("{error} (name {:?}, {})", tls.server_name, tls.roots)))?,
+            _ => Box::new(tcp),
+        };
+        let settings = Settings { keepalive: Some(endpoint.keepalive), ..Settings::default() };
+        let (client, drive) = Client::handshake(io, settings).await?;
+        tokio::spawn(drive);
+        timeout_at(deadline, client.greeted()).await.map_err(|_| late())??;
+        Ok(client)
+    }
+
+    fn failed(&self, why: String) -> Status {
+        Status::transport(format!("istiod {}: {why}", self.endpoint.address))
+    }
+
+    /// Logs the beginning of an outage, a change of its reason, and its end; nothing else.
+    fn report(&self, failure: Option<&Status>) {
+        let had = self.outage.said();
+        if !self.outage.is_news(failure.map(|failure| failure.message.as_str())) {
+            return;
+        }
+        match failure {
+            Some(failure) => {
+                log::warn!(target: "xdsproxy", "cannot connect: {}; trying again when asked", failure.message)
+            }
+            None if had => log::info!(target: "xdsproxy", "istiod {}: connected again", self.endpoint.address),
+            None => {}
+        }
+    }
+}
+
+/// What was said last, so that it is not said again.
+#[derive(Default)]
+struct Said(Mutex<Option<String>>);
+
+impl Said {
+    fn is_news(&self, text: Option<&str>) -> bool {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let news = last.as_deref() != text;
+        if news {
+            *last = text.map(str::to_owned);
+        }
+        news
+    }
+
+    fn said(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+}
+
+impl std::fmt::Display for RootSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            RootSource::System(_) => f.write_str("roots of the system"),
+            RootSource::File(file) => write!(f, "roots {}", file.display()),
+        }
+    }
+}
