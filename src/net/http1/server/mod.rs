@@ -112,6 +112,15 @@ impl Server {
         Ok(Server { listener: listener.map_err(named)?, limits: Limits::default() })
     }
 
+    /// Binds one address only.
+    ///
+    /// # Errors
+    /// When it is taken or not permitted; the text names it.
+    pub fn bind_address(address: SocketAddr) -> io::Result<Server> {
+        let named = |error: io::Error| io::Error::new(error.kind(), format!("{address}: {error}"));
+        Ok(Server { listener: listen(address).map_err(named)?, limits: Limits::default() })
+    }
+
     /// With other limits.
     #[must_use]
     pub fn with_limits(mut self, limits: Limits) -> Server {
