@@ -22,3 +22,5 @@ pub mod istiod;
 pub mod agent;
 // rank 7
 pub mod cli;
+// rank 4
+pub mod wasm;

@@ -1,0 +1,7 @@
+//! Wasm.
+mod oci;
+mod resource;
+mod settings;
+mod standin;
+mod structs;
+mod wire;
