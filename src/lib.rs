@@ -23,4 +23,6 @@ pub mod agent;
 // rank 7
 pub mod cli;
 // rank 4
+#[allow(dead_code)]
 pub mod wasm;
+pub mod xds;

@@ -2,4 +2,6 @@
 
 #![allow(missing_docs, clippy::all, clippy::unwrap_used, clippy::expect_used)]
 
+pub mod wire;
+
 include!(concat!(env!("OUT_DIR"), "/proto.rs"));

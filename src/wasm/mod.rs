@@ -4,4 +4,3 @@ mod resource;
 mod settings;
 mod standin;
 mod structs;
-mod wire;

@@ -15,11 +15,12 @@ use crate::proto::{
     },
     google::protobuf::Any,
     udpa::r#type::v1::TypedStruct,
+    wire,
 };
 
 use super::{
     settings::{AGENT_PREFIX, Settings},
-    structs, wire,
+    structs,
 };
 
 const EXTENSION: &str = "envoy.config.core.v3.TypedExtensionConfig";

@@ -9,7 +9,11 @@ use crate::net::http1::Url;
 pub(in crate::wasm) enum Challenge {
     Basic,
     /// Where to get a token, and for which service and scope.
-    Bearer { realm: String, service: Option<String>, scope: Option<String> },
+    Bearer {
+        realm: String,
+        service: Option<String>,
+        scope: Option<String>,
+    },
 }
 
 /// The challenges of all the header's values, unknown schemes left out. Names compare without case; values may be quoted or not.
@@ -146,9 +150,7 @@ fn number(text: &str) -> Option<u64> {
 fn is_internal(ip: IpAddr) -> bool {
     match ip.to_canonical() {
         IpAddr::V4(ip) => ip.is_private() || ip.is_loopback() || ip.is_link_local() || ip.is_unspecified(),
-        IpAddr::V6(ip) => {
-            ip.is_loopback() || ip.is_unspecified() || ip.is_unique_local() || ip.is_unicast_link_local()
-        }
+        IpAddr::V6(ip) => ip.is_loopback() || ip.is_unspecified() || ip.is_unique_local() || ip.is_unicast_link_local(),
     }
 }
 
@@ -161,13 +163,20 @@ mod tests {
     }
 
     fn bearer(realm: &str, service: Option<&str>, scope: Option<&str>) -> Challenge {
-        Challenge::Bearer { realm: realm.to_owned(), service: service.map(str::to_owned), scope: scope.map(str::to_owned) }
+        Challenge::Bearer {
+            realm: realm.to_owned(),
+            service: service.map(str::to_owned),
+            scope: scope.map(str::to_owned),
+        }
     }
 
     #[test]
     fn reads_challenges() {
         for (value, expected) in [
-            (r#"Bearer realm="https://a/t",service="s",scope="repository:x:pull""#, vec![bearer("https://a/t", Some("s"), Some("repository:x:pull"))]),
+            (
+                r#"Bearer realm="https://a/t",service="s",scope="repository:x:pull""#,
+                vec![bearer("https://a/t", Some("s"), Some("repository:x:pull"))],
+            ),
             (r#"bearer REALM=https://a/t , Service = s"#, vec![bearer("https://a/t", Some("s"), None)]),
             (r#"Basic realm="Registry, \"Realm\"", Bearer realm="r""#, vec![Challenge::Basic, bearer("r", None, None)]),
             (r#"Negotiate, Basic"#, vec![Challenge::Basic]),
@@ -212,7 +221,11 @@ mod tests {
             ("http:///token", "realm missing host"),
             ("https://", "realm missing host"),
         ] {
-            assert_eq!(check_realm(realm, false).unwrap_err(), format!("rejected unsafe bearer realm: {why}"), "{realm}");
+            assert_eq!(
+                check_realm(realm, false).unwrap_err(),
+                format!("rejected unsafe bearer realm: {why}"),
+                "{realm}"
+            );
         }
         assert!(check_realm("http://a b/", false).unwrap_err().contains("invalid realm URL: "));
     }
@@ -221,6 +234,10 @@ mod tests {
     fn realm_without_tls_only_for_a_registry_without() {
         assert!(check_realm("http://auth.example.test/token", false).is_ok());
         assert!(check_realm("https://auth.elsewhere.test/token", true).is_ok());
-        assert!(check_realm("http://auth.example.test/token", true).unwrap_err().ends_with("realm without TLS for a registry with TLS"));
+        assert!(
+            check_realm("http://auth.example.test/token", true)
+                .unwrap_err()
+                .ends_with("realm without TLS for a registry with TLS")
+        );
     }
 }

@@ -57,9 +57,8 @@ impl Keychain {
             self.auth_file.iter().chain(&podman).find(|file| file.exists()).cloned()
         };
         match file.map(|file| (fs::read_to_string(&file), file)) {
-            Some((Ok(text), file)) => {
-                Credentials::from_docker_config(&text, reference).map_err(|error| format!("{}: {error}", file.display()))
-            }
+            Some((Ok(text), file)) => Credentials::from_docker_config(&text, reference)
+                .map_err(|error| format!("{}: {error}", file.display())),
             // Absent or unreadable: there is no login.
             _ => Ok(Credentials::Anonymous),
         }
@@ -165,14 +164,38 @@ mod tests {
     fn finds_the_login() {
         for (text, url, expected) in [
             (r#"{"auths":{"test.io":{"auth":"Zm9vOmJhcg=="}}}"#, "oci://test.io/x/y", password("foo", "bar")),
-            (r#"{"auths":{"test.io":{"username":"foo","password":"bar"}}}"#, "oci://test.io/x/y", password("foo", "bar")),
-            (r#"{"auths":{"https://test.io/v1/":{"auth":"Zm9vOmJhcg=="}}}"#, "oci://test.io/x/y", password("foo", "bar")),
-            (r#"{"auths":{"test.io:5000":{"identitytoken":"t"}}}"#, "oci://test.io:5000/x/y", Credentials::Identity("t".to_owned())),
-            (r#"{"auths":{"test.io":{"registrytoken":"t"}}}"#, "oci://test.io/x/y", Credentials::Registry("t".to_owned())),
+            (
+                r#"{"auths":{"test.io":{"username":"foo","password":"bar"}}}"#,
+                "oci://test.io/x/y",
+                password("foo", "bar"),
+            ),
+            (
+                r#"{"auths":{"https://test.io/v1/":{"auth":"Zm9vOmJhcg=="}}}"#,
+                "oci://test.io/x/y",
+                password("foo", "bar"),
+            ),
+            (
+                r#"{"auths":{"test.io:5000":{"identitytoken":"t"}}}"#,
+                "oci://test.io:5000/x/y",
+                Credentials::Identity("t".to_owned()),
+            ),
+            (
+                r#"{"auths":{"test.io":{"registrytoken":"t"}}}"#,
+                "oci://test.io/x/y",
+                Credentials::Registry("t".to_owned()),
+            ),
             (r#"{"auths":{"test.io":{}}}"#, "oci://test.io/x/y", Credentials::Anonymous),
             (r#"{"auths":{"test.io:5000":{"auth":"Zm9vOmJhcg=="}}}"#, "oci://test.io/x/y", Credentials::Anonymous),
-            (r#"{"auths":{"https://index.docker.io/v1/":{"auth":"Zm9vOmJhcg=="}}}"#, "oci://team/filter", password("foo", "bar")),
-            (r#"{"auths":{"test.io":{"username":"a"},"test.io/x":{"username":"b"}}}"#, "oci://test.io/x/y", password("b", "")),
+            (
+                r#"{"auths":{"https://index.docker.io/v1/":{"auth":"Zm9vOmJhcg=="}}}"#,
+                "oci://team/filter",
+                password("foo", "bar"),
+            ),
+            (
+                r#"{"auths":{"test.io":{"username":"a"},"test.io/x":{"username":"b"}}}"#,
+                "oci://test.io/x/y",
+                password("b", ""),
+            ),
             ("{}", "oci://test.io/x/y", Credentials::Anonymous),
             ("", "oci://test.io/x/y", Credentials::Anonymous),
         ] {
@@ -182,7 +205,13 @@ mod tests {
 
     #[test]
     fn unusable_configurations_are_errors_without_their_content() {
-        for text in ["null", "{hunter2", "[1]", r#"{"auths":{"test.io":{"auth":"hunter2"}}}"#, r#"{"auths":{"test.io":{"auth":"aHVudGVyMg=="}}}"#] {
+        for text in [
+            "null",
+            "{hunter2",
+            "[1]",
+            r#"{"auths":{"test.io":{"auth":"hunter2"}}}"#,
+            r#"{"auths":{"test.io":{"auth":"aHVudGVyMg=="}}}"#,
+        ] {
             let error = resolve(text, "oci://test.io/x/y").unwrap_err();
             assert!(!error.contains("hunter2"), "{error}");
         }

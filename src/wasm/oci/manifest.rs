@@ -194,10 +194,15 @@ mod tests {
             (&[("text/markdown", 'a'), (WASM_LAYER, 'b'), (OCI_LAYER, 'c')], "Rb Ac"),
         ] {
             let image = image(&manifest(OCI_MANIFEST, layers));
-            let shown: Vec<String> = image.candidates().unwrap().iter().map(|layer| match layer {
-                Layer::Raw(blob) => format!("R{}", &blob.digest[7..8]),
-                Layer::Archive(blob) => format!("A{}", &blob.digest[7..8]),
-            }).collect();
+            let shown: Vec<String> = image
+                .candidates()
+                .unwrap()
+                .iter()
+                .map(|layer| match layer {
+                    Layer::Raw(blob) => format!("R{}", &blob.digest[7..8]),
+                    Layer::Archive(blob) => format!("A{}", &blob.digest[7..8]),
+                })
+                .collect();
             assert_eq!(shown.join(" "), expected, "{layers:?}");
         }
     }
@@ -208,9 +213,21 @@ mod tests {
         for (media_type, layers, error) in [
             (OCI_MANIFEST, &[][..], "number of layers must be greater than zero"),
             (OCI_MANIFEST, &[(tar, 'a')], "number of layers must be 2 but got 1"),
-            (OCI_MANIFEST, &[(tar, 'a')], "invalid media type application/vnd.oci.image.layer.v1.tar (expect application/vnd.oci.image.layer.v1.tar+gzip)"),
-            (OCI_MANIFEST, &[(tar, 'a'), ("text/plain", 'b')], "could not find the layer of type application/vnd.module.wasm.content.layer.v1+wasm"),
-            (DOCKER_MANIFEST, &[(tar, 'a')], "could not extract Wasm file from the image as Docker container invalid media type"),
+            (
+                OCI_MANIFEST,
+                &[(tar, 'a')],
+                "invalid media type application/vnd.oci.image.layer.v1.tar (expect application/vnd.oci.image.layer.v1.tar+gzip)",
+            ),
+            (
+                OCI_MANIFEST,
+                &[(tar, 'a'), ("text/plain", 'b')],
+                "could not find the layer of type application/vnd.module.wasm.content.layer.v1+wasm",
+            ),
+            (
+                DOCKER_MANIFEST,
+                &[(tar, 'a')],
+                "could not extract Wasm file from the image as Docker container invalid media type",
+            ),
         ] {
             let text = image(&manifest(media_type, layers)).candidates().unwrap_err();
             assert!(text.contains(error), "{text}");
@@ -247,9 +264,14 @@ mod tests {
 
     #[test]
     fn nonsense_is_an_error() {
-        for body in ["{", "7", r#"{"layers": [{}]}"#, r#"{"layers": [{"digest": "sha256:../../etc", "size": 1}]}"#,
+        for body in [
+            "{",
+            "7",
+            r#"{"layers": [{}]}"#,
+            r#"{"layers": [{"digest": "sha256:../../etc", "size": 1}]}"#,
             r#"{"layers": [{"digest": "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"}]}"#,
-            r#"{"mediaType": "text/html"}"#] {
+            r#"{"mediaType": "text/html"}"#,
+        ] {
             let parsed = parse(body.as_bytes(), "");
             assert!(parsed.is_err() || body == "7", "{body}: {parsed:?}");
         }

@@ -194,10 +194,24 @@ mod tests {
     #[test]
     fn refuses_what_is_no_reference() {
         for url in [
-            "oci://", "oci:///", "oci://r.io/", "oci://r.io/x", "oci://r.io/UPPER", "oci://r.io/a b", "oci://r.io/x/y:",
-            "oci://r.io/x/y:ta/g:", "oci://r.io/x/y@sha256:12", "oci://r.io/x/y@md5:12", "oci://r.io:port/x/y",
-            "oci://r.io/x//y", "oci://r.io/../y", "oci://u@r.io/x/y", "oci://[::1/x/y", "oci://r.io:99999/x/y",
-            "oci://r.io/x/y\u{7f}", "oci://r.io/x/ü",
+            "oci://",
+            "oci:///",
+            "oci://r.io/",
+            "oci://r.io/x",
+            "oci://r.io/UPPER",
+            "oci://r.io/a b",
+            "oci://r.io/x/y:",
+            "oci://r.io/x/y:ta/g:",
+            "oci://r.io/x/y@sha256:12",
+            "oci://r.io/x/y@md5:12",
+            "oci://r.io:port/x/y",
+            "oci://r.io/x//y",
+            "oci://r.io/../y",
+            "oci://u@r.io/x/y",
+            "oci://[::1/x/y",
+            "oci://r.io:99999/x/y",
+            "oci://r.io/x/y\u{7f}",
+            "oci://r.io/x/ü",
         ] {
             let error = Reference::from_url(url).unwrap_err();
             assert!(error.starts_with("could not parse url in image reference: "), "{url}: {error}");
@@ -207,9 +221,18 @@ mod tests {
     #[test]
     fn plain_http_only_near_by() {
         for (registry, plain) in [
-            ("localhost:5000", true), ("x.localhost", true), ("127.0.0.1:5000", true), ("[::1]:5000", true),
-            ("10.1.2.3", true), ("192.168.0.1:1", true), ("172.16.0.1", true), ("172.32.0.1", false),
-            ("127.0.0.2", false), ("r.io", false), ("8.8.8.8", false), ("169.254.1.1", false),
+            ("localhost:5000", true),
+            ("x.localhost", true),
+            ("127.0.0.1:5000", true),
+            ("[::1]:5000", true),
+            ("10.1.2.3", true),
+            ("192.168.0.1:1", true),
+            ("172.16.0.1", true),
+            ("172.32.0.1", false),
+            ("127.0.0.2", false),
+            ("r.io", false),
+            ("8.8.8.8", false),
+            ("169.254.1.1", false),
         ] {
             let reference = Reference::from_url(&format!("oci://{registry}/x/y")).unwrap();
             assert_eq!(reference.may_be_plain(), plain, "{registry}");

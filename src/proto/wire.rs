@@ -1,44 +1,78 @@
 //! Surgery on encoded protobuf messages: one field is taken out or put in, every other byte stays as it came.
 //!
-//! Called by `resource` on messages that prost has already accepted. A message field that occurs several times means the
-//! concatenation of its occurrences (protobuf encoding, "Last One Wins"), so reading joins them and replacing leaves one.
+//! Called where a message is mostly somebody else's: the Wasm rewrite, ECDS responses. A message field that occurs several times
+//! means the concatenation of its occurrences (protobuf encoding, "Last One Wins"), so reading joins them and replacing leaves one.
 
-use bytes::{Buf, BufMut};
-use prost::encoding::{WireType, decode_key, decode_varint, encode_key, encode_varint, skip_field};
-use prost::{DecodeError, encoding::DecodeContext};
+use bytes::BufMut;
+use prost::{
+    DecodeError,
+    encoding::{DecodeContext, WireType, decode_key, decode_varint, encode_key, encode_varint, skip_field},
+};
 
 /// One field as it stands in the message.
-struct Field<'a> {
-    number: u32,
+#[derive(Debug, Clone, Copy)]
+pub struct Field<'a> {
+    /// Its number in the `.proto`.
+    pub number: u32,
     /// Key and value.
-    whole: &'a [u8],
+    pub whole: &'a [u8],
     /// The value of a length-delimited field without its length; empty for other kinds.
-    content: &'a [u8],
+    pub content: &'a [u8],
+}
+
+/// The top-level fields in order; ends after the first error.
+pub fn fields(message: &[u8]) -> impl Iterator<Item = Result<Field<'_>, DecodeError>> {
+    let mut rest = message;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let field = next_field(&mut rest);
+        if field.is_err() {
+            rest = &[];
+        }
+        Some(field)
+    })
+}
+
+fn next_field<'a>(rest: &mut &'a [u8]) -> Result<Field<'a>, DecodeError> {
+    let start = *rest;
+    let (number, kind) = decode_key(rest)?;
+    let mut content = &start[..0];
+    if kind == WireType::LengthDelimited {
+        let mut at = *rest;
+        let length = usize::try_from(decode_varint(&mut at)?).unwrap_or(usize::MAX);
+        content = at.get(..length).unwrap_or_default();
+    }
+    skip_field(kind, number, rest, DecodeContext::default())?;
+    Ok(Field { number, whole: &start[..start.len() - rest.len()], content })
 }
 
 /// The contents of message field `number`, its occurrences joined; `None` when it does not occur.
-pub(super) fn message_field(message: &[u8], number: u32) -> Result<Option<Vec<u8>>, DecodeError> {
+pub fn message_field(message: &[u8], number: u32) -> Result<Option<Vec<u8>>, DecodeError> {
     let mut found: Option<Vec<u8>> = None;
-    each_field(message, |field| {
+    for field in fields(message) {
+        let field = field?;
         if field.number == number {
             found.get_or_insert_default().extend_from_slice(field.content);
         }
-    })?;
+    }
     Ok(found)
 }
 
 /// `message` with `value` as the only occurrence of length-delimited field `number`, where the first one was (or at the end);
 /// with `None` the field is taken out.
-pub(super) fn replace(message: &[u8], number: u32, value: Option<&[u8]>) -> Result<Vec<u8>, DecodeError> {
+pub fn replace(message: &[u8], number: u32, value: Option<&[u8]>) -> Result<Vec<u8>, DecodeError> {
     let mut out = Vec::with_capacity(message.len() + value.map_or(0, <[u8]>::len) + 10);
     let mut left = value;
-    each_field(message, |field| {
+    for field in fields(message) {
+        let field = field?;
         if field.number != number {
             out.extend_from_slice(field.whole);
         } else if let Some(value) = left.take() {
             put(&mut out, number, value);
         }
-    })?;
+    }
     if let Some(value) = left {
         put(&mut out, number, value);
     }
@@ -46,7 +80,7 @@ pub(super) fn replace(message: &[u8], number: u32, value: Option<&[u8]>) -> Resu
 }
 
 /// `message` with boolean field `number` true.
-pub(super) fn set_true(message: &[u8], number: u32) -> Result<Vec<u8>, DecodeError> {
+pub fn set_true(message: &[u8], number: u32) -> Result<Vec<u8>, DecodeError> {
     let mut out = replace(message, number, None)?;
     encode_key(number, WireType::Varint, &mut out);
     out.put_u8(1);
@@ -54,38 +88,22 @@ pub(super) fn set_true(message: &[u8], number: u32) -> Result<Vec<u8>, DecodeErr
 }
 
 /// `message` without those occurrences of field `number` for which `keep` is false.
-pub(super) fn retain(message: &[u8], number: u32, keep: impl Fn(&[u8]) -> bool) -> Result<Vec<u8>, DecodeError> {
+pub fn retain(message: &[u8], number: u32, keep: impl Fn(&[u8]) -> bool) -> Result<Vec<u8>, DecodeError> {
     let mut out = Vec::with_capacity(message.len());
-    each_field(message, |field| {
+    for field in fields(message) {
+        let field = field?;
         if field.number != number || keep(field.content) {
             out.extend_from_slice(field.whole);
         }
-    })?;
+    }
     Ok(out)
 }
 
 /// Appends length-delimited field `number`.
-pub(super) fn put(out: &mut Vec<u8>, number: u32, value: &[u8]) {
+pub fn put(out: &mut Vec<u8>, number: u32, value: &[u8]) {
     encode_key(number, WireType::LengthDelimited, out);
     encode_varint(value.len() as u64, out);
     out.extend_from_slice(value);
-}
-
-fn each_field<'a>(message: &'a [u8], mut visit: impl FnMut(Field<'a>)) -> Result<(), DecodeError> {
-    let mut rest = message;
-    while rest.has_remaining() {
-        let start = rest;
-        let (number, kind) = decode_key(&mut rest)?;
-        let mut content = &start[..0];
-        if kind == WireType::LengthDelimited {
-            let mut at = rest;
-            let length = usize::try_from(decode_varint(&mut at)?).unwrap_or(usize::MAX);
-            content = at.get(..length).unwrap_or_default();
-        }
-        skip_field(kind, number, &mut rest, DecodeContext::default())?;
-        visit(Field { number, whole: &start[..start.len() - rest.len()], content });
-    }
-    Ok(())
 }
 
 #[cfg(test)]
