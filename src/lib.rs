@@ -18,11 +18,11 @@ pub mod grpc;
 // rank 3
 pub mod envoy;
 pub mod istiod;
-// rank 6
-pub mod agent;
-// rank 7
-pub mod cli;
 // rank 4
 #[allow(dead_code)]
 pub mod wasm;
 pub mod xds;
+// rank 6
+pub mod agent;
+// rank 7
+pub mod cli;

@@ -194,7 +194,7 @@ impl Remote {
     ///
     /// A plugin that came in a TypedStruct stays in one, as Envoy accepts both and its nested messages need not be known then.
     pub(super) fn with_code(&self, local: &Local) -> Result<Bytes, String> {
-        let patched = patch(&self.original, &[2, 2], &mut |typed| {
+        let patched = patch(&self.original, &[2, 2], &|typed| {
             if self.in_struct {
                 let TypedStruct { value, .. } =
                     TypedStruct::decode(&*wire::message_field(typed, 2)?.unwrap_or_default())?;
@@ -202,19 +202,17 @@ impl Remote {
                 let inner = wire::message_field(typed, 2)?.unwrap_or_default();
                 wire::replace(typed, 2, Some(&wire::replace(&inner, 2, Some(&edited.encode_to_vec()))?))
             } else {
-                patch(typed, &[2, 1, 3], &mut |vm| patch_vm(vm, local))
+                patch(typed, &[2, 1, 3], &|vm| patch_vm(vm, local))
             }
         });
         patched.map(Bytes::from).map_err(|error| broken(&self.name, &error.to_string()))
     }
 }
 
+type Patched = Result<Vec<u8>, prost::DecodeError>;
+
 /// Replaces the message at the end of `path` by what `edit` makes of it, and the messages around it accordingly.
-fn patch(
-    message: &[u8],
-    path: &[u32],
-    edit: &mut dyn FnMut(&[u8]) -> Result<Vec<u8>, prost::DecodeError>,
-) -> Result<Vec<u8>, prost::DecodeError> {
+fn patch(message: &[u8], path: &[u32], edit: &dyn Fn(&[u8]) -> Patched) -> Patched {
     let [number, rest @ ..] = path else {
         return edit(message);
     };
@@ -223,7 +221,7 @@ fn patch(
 }
 
 /// `VmConfig` with local code: field 3 code, field 7 environment_variables, for AOT also 2 runtime and 5 allow_precompiled.
-fn patch_vm(vm: &[u8], local: &Local) -> Result<Vec<u8>, prost::DecodeError> {
+fn patch_vm(vm: &[u8], local: &Local) -> Patched {
     let (mut source, mut code) = (Vec::new(), Vec::new());
     wire::put(&mut source, 1, local.path.as_bytes());
     wire::put(&mut code, 1, &source);
