@@ -465,3 +465,6 @@ fn signal_name(number: i32) -> String {
         Err(_) => number.to_string(),
     }
 }
+
+#[cfg(test)]
+mod tests;

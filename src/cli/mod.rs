@@ -144,3 +144,6 @@ fn print(text: &[u8]) -> Result<(), Failure> {
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests;
