@@ -6,5 +6,6 @@
 mod architecture;
 mod captures;
 mod crates;
+mod envoy;
 mod fuzz;
 mod support;

@@ -4,6 +4,7 @@
 //! or knows what its configuration says.
 
 pub mod admin;
+mod capture;
 pub mod guard;
 mod kill;
 mod run;

@@ -11,7 +11,7 @@ use std::{
 use log::{error, info, warn};
 use nix::sys::signal::Signal;
 
-use super::{Config, guard, kill};
+use super::{Config, capture::Capture, guard, kill};
 use crate::process::{self, Child};
 
 /// How a run ended.
@@ -33,7 +33,7 @@ pub struct Running {
     since: SystemTime,
     killed: bool,
     oom_kills: Option<u64>,
-    stderr: Option<std::process::ChildStderr>,
+    stderr: Option<Capture>,
 }
 
 impl Running {
@@ -67,7 +67,7 @@ impl Running {
             since: SystemTime::now(),
             killed: false,
             oom_kills,
-            stderr: pipes.stderr,
+            stderr: pipes.stderr.map(Capture::new).transpose()?,
         })
     }
 
@@ -81,17 +81,20 @@ impl Running {
         self.since
     }
 
-    /// Its stderr, where captured; once.
-    pub fn take_stderr(&mut self) -> Option<std::process::ChildStderr> {
-        self.stderr.take()
-    }
-
     /// Waits for its end and logs how it ended; cancel-safe.
     ///
     /// # Errors
     /// When the status cannot be had.
     pub async fn ended(&mut self) -> io::Result<Exit> {
-        let status = self.child.wait().await?;
+        let status = loop {
+            tokio::select! {
+                status = self.child.wait() => break status?,
+                () = relay(&mut self.stderr) => {}
+            }
+        };
+        if let Some(mut capture) = self.stderr.take() {
+            capture.rest();
+        }
         if let Some(error) = self.report.as_mut().and_then(guard::failure) {
             return Ok(Exit::Failed(io::Error::new(
                 error.kind(),
@@ -128,6 +131,15 @@ impl Drop for Running {
             warn!("{} cannot be removed: {error}", path.display());
         }
     }
+}
+
+/// Until Envoy closes its stderr; for ever where it is not captured.
+async fn relay(stderr: &mut Option<Capture>) {
+    match stderr {
+        None => std::future::pending().await,
+        Some(capture) => capture.run().await,
+    }
+    *stderr = None;
 }
 
 /// `exit status 1`, `signal: SIGSEGV`.

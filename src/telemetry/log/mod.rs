@@ -10,6 +10,7 @@ use std::{
     fmt,
     fs::{File, OpenOptions},
     io::{self, Write},
+    sync::OnceLock,
     time::SystemTime,
 };
 
@@ -46,10 +47,36 @@ pub fn install(config: Config) -> Result<(), Error> {
     let max = config.levels.max();
     let logger =
         Logger { json: config.json, outputs: open(&config.targets)?, levels: config.levels, callers: config.callers };
-    if log::set_boxed_logger(Box::new(logger)).is_ok() {
+    if LOGGER.set(logger).is_ok() && log::set_logger(&Installed).is_ok() {
         log::set_max_level(max);
     }
     Ok(())
+}
+
+/// Writes a line that has the log's format already: Envoy's.
+pub fn write_formatted(line: &str) {
+    if let Some(logger) = LOGGER.get() {
+        logger.write(&format!("{line}\n"));
+    }
+}
+
+/// The log of the process, for [`write_formatted`]; `log` itself gives it back only as a trait object.
+static LOGGER: OnceLock<Logger> = OnceLock::new();
+
+struct Installed;
+
+impl Log for Installed {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        LOGGER.get().is_some_and(|logger| logger.enabled(metadata))
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        if let Some(logger) = LOGGER.get() {
+            logger.log(record);
+        }
+    }
+
+    fn flush(&self) {}
 }
 
 struct Logger {
@@ -65,7 +92,7 @@ enum Output {
     File(File),
 }
 
-impl Log for Logger {
+impl Logger {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         self.levels.of(scope(metadata.target())) >= metadata.level().to_level_filter()
     }
@@ -89,12 +116,14 @@ impl Log for Logger {
         } else {
             write_plain(&mut text, &line);
         }
-        for output in &self.outputs {
-            output.write(text.as_bytes());
-        }
+        self.write(&text);
     }
 
-    fn flush(&self) {}
+    fn write(&self, line: &str) {
+        for output in &self.outputs {
+            output.write(line.as_bytes());
+        }
+    }
 }
 
 impl Output {
