@@ -26,3 +26,5 @@ pub mod xds;
 pub mod agent;
 // rank 7
 pub mod cli;
+// rank 4
+pub mod secrets;

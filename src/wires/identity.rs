@@ -14,19 +14,32 @@ pub struct Snapshot {
     pub bundle: Option<Arc<TrustBundle>>,
     /// Why there is no newer certificate, while renewal fails.
     pub error: Option<Arc<str>>,
+    /// When the next certificate is asked for; `None` for one from files.
+    pub renewal: Option<SystemTime>,
 }
 
 /// A certificate with its chain and key.
 #[derive(Debug)]
 pub struct Workload {
-    /// Leaf first, then intermediates, PEM; without the root.
+    /// The chain as the CA or the file gave it, PEM: leaf first, then intermediates, often the root last.
     pub chain: Bytes,
     /// The key of the leaf, PEM.
     pub key: PrivateKey,
     /// What the leaf says.
     pub leaf: Leaf,
+    /// Where it came from.
+    pub source: Source,
     /// When it was obtained.
     pub obtained: SystemTime,
+}
+
+/// Where a certificate came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// A certificate authority signed it for this agent, which renews it.
+    Authority,
+    /// Files, which somebody else renews.
+    Files,
 }
 
 /// The readable part of a leaf certificate.
@@ -53,14 +66,14 @@ pub struct TrustBundle {
     pub pem: Bytes,
 }
 
-/// A private key in PEM: wiped when dropped, never printed.
+/// A private key in PEM: never printed; cheap to clone, wiped when the last clone is dropped.
 #[derive(Clone, PartialEq, Eq)]
-pub struct PrivateKey(Zeroizing<Vec<u8>>);
+pub struct PrivateKey(Bytes);
 
 impl PrivateKey {
     /// Takes over the PEM text.
     pub fn from_pem(pem: Zeroizing<Vec<u8>>) -> PrivateKey {
-        PrivateKey(pem)
+        PrivateKey(Bytes::from_owner(pem))
     }
 
     /// The PEM text, for the wire or a file that was asked for; never for a log.

@@ -7,5 +7,5 @@ pub mod names;
 
 pub use event::Event;
 pub use health::AppHealth;
-pub use identity::{Leaf, PrivateKey, Snapshot, TrustBundle, Workload};
+pub use identity::{Leaf, PrivateKey, Snapshot, Source, TrustBundle, Workload};
 pub use names::{NameEntry, NameTable, NameTableError, NamesPublisher, NamesReceiver};
