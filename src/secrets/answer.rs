@@ -33,9 +33,14 @@ pub(crate) enum Refusal {
     OtherKey,
     /// It speaks for somebody else.
     OtherIdentity(String),
-    UnknownRoot { issuer: String },
+    UnknownRoot {
+        issuer: String,
+    },
     /// It was over when it came.
-    Expired { ended: SystemTime, now: SystemTime },
+    Expired {
+        ended: SystemTime,
+        now: SystemTime,
+    },
 }
 
 /// Checks the answer `chain` (leaf, intermediates, root bundle last) to `request`. `roots` replaces the last element as trust
@@ -136,13 +141,18 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             // Istio's words: people search for them.
-            Refusal::Incomplete(0 | 1) => f.write_str("invalid empty CertChain: the CA must send a certificate and a root"),
+            Refusal::Incomplete(0 | 1) => {
+                f.write_str("invalid empty CertChain: the CA must send a certificate and a root")
+            }
             Refusal::Incomplete(count) => write!(f, "{count} elements"),
             Refusal::NoCertificate => f.write_str("the first element of the CA's answer is not a certificate"),
             Refusal::OtherKey => f.write_str("the certificate in the CA's answer is for another key"),
             Refusal::OtherIdentity(names) => write!(f, "the CA signed another identity: {names:?}"),
             Refusal::UnknownRoot { issuer } => {
-                write!(f, "the certificate in the CA's answer (issuer {issuer:?}) does not chain to the roots sent with it")
+                write!(
+                    f,
+                    "the certificate in the CA's answer (issuer {issuer:?}) does not chain to the roots sent with it"
+                )
             }
             Refusal::Expired { ended, now } => write!(
                 f,

@@ -59,8 +59,15 @@ pub(crate) fn chains_to(chain: &[Vec<u8>], roots: &[Vec<u8>], now: SystemTime) -
     let Ok(leaf) = EndEntityCert::try_from(leaf) else { return true };
     let Ok(anchors) = roots.iter().map(anchor_from_trusted_cert).collect::<Result<Vec<_>, _>>() else { return true };
     let now = UnixTime::since_unix_epoch(now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO));
-    let verified =
-        leaf.verify_for_usage(webpki::ALL_VERIFICATION_ALGS, &anchors, intermediates, now, KeyUsage::client_auth(), None, None);
+    let verified = leaf.verify_for_usage(
+        webpki::ALL_VERIFICATION_ALGS,
+        &anchors,
+        intermediates,
+        now,
+        KeyUsage::client_auth(),
+        None,
+        None,
+    );
     !matches!(verified, Err(Error::UnknownIssuer | Error::InvalidSignatureForPublicKey))
 }
 
