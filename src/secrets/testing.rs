@@ -1,11 +1,18 @@
-//! A certificate authority for this room's tests.
+//! A certificate authority and a directory for this room's tests.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    fs,
+    path::PathBuf,
+    time::{Duration, SystemTime},
+};
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, CertifiedIssuer, DnType,
     ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose, SanType,
 };
+
+use super::{file::Source, pem};
+use crate::base::random_u64;
 
 pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
@@ -46,6 +53,40 @@ impl Authority {
         let mut leaf = CertificateParams::default();
         leaf.subject_alt_names = vec![SanType::URI(name.try_into().unwrap())];
         (leaf.signed_by(&key, &self.0).unwrap().der().to_vec(), key.serialize_pem().replace("\r\n", "\n"))
+    }
+
+    /// The same, both in PEM.
+    pub(crate) fn issue_pem(&self, name: &str) -> (String, String) {
+        let (der, key) = self.issue(name);
+        (pem::encode("CERTIFICATE", &der).to_string(), key)
+    }
+}
+
+/// A directory of its own for one test, removed at its end.
+pub(crate) struct Scratch(PathBuf);
+
+impl Scratch {
+    pub(crate) fn new() -> Scratch {
+        let path = std::env::temp_dir().join(format!("footman-secrets-{:x}", random_u64()));
+        fs::create_dir_all(&path).unwrap();
+        Scratch(path)
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// Writes a pair of files.
+    pub(crate) fn pair(&self, chain: &str, key: &str) -> Source {
+        fs::write(self.path("tls.crt"), chain).unwrap();
+        fs::write(self.path("tls.key"), key).unwrap();
+        Source::Pair { chain: self.path("tls.crt"), key: self.path("tls.key") }
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
