@@ -19,6 +19,7 @@ pub mod grpc;
 pub mod envoy;
 pub mod istiod;
 // rank 4
+pub mod secrets;
 #[allow(dead_code)]
 pub mod wasm;
 pub mod xds;
@@ -26,5 +27,3 @@ pub mod xds;
 pub mod agent;
 // rank 7
 pub mod cli;
-// rank 4
-pub mod secrets;

@@ -96,7 +96,7 @@ mod tests {
         wanted.sort();
         let merged = merge(&[format!("# one\n{}{}", a.pem(), b.pem()), b.pem().trim().to_owned()]);
         assert_eq!(text(&merged), wanted.join("\n"));
-        assert_eq!(merge(&[merged.clone()]), merged);
+        assert_eq!(merge(std::slice::from_ref(&merged)), merged);
         assert_eq!(merge(&[a.pem(), a.pem().replace('\n', "\r\n")]).len(), a.pem().trim().len());
     }
 

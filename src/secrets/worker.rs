@@ -209,14 +209,18 @@ impl Worker {
 
     fn unserved(&self) -> Option<Arc<str>> {
         // Istio's words: people search for them.
-        (!self.has_authority && !(self.files.pair.applies() && self.files.roots.applies())).then(|| {
+        (!self.has_authority && !self.files_suffice()).then(|| {
             "attempted to fetch secret, but ca client is nil: certificates come from files here, and there are none"
                 .into()
         })
     }
 
     fn wants_authority(&self) -> bool {
-        self.has_authority && !(self.files.pair.applies() && self.files.roots.applies())
+        self.has_authority && !self.files_suffice()
+    }
+
+    fn files_suffice(&self) -> bool {
+        self.files.pair.applies() && self.files.roots.applies()
     }
 
     fn schedule(&mut self, delay: Duration, now: Now) {
