@@ -8,4 +8,5 @@ mod captures;
 mod crates;
 mod envoy;
 mod fuzz;
+#[allow(dead_code, reason = "benches use it as well, and other parts of it")]
 mod support;
