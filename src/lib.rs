@@ -19,6 +19,7 @@ pub mod grpc;
 pub mod envoy;
 pub mod istiod;
 // rank 4
+pub mod dns;
 pub mod secrets;
 #[allow(dead_code)]
 pub mod wasm;

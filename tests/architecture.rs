@@ -10,6 +10,9 @@ use std::{
 
 /// Where tasks are spawned outside of `agent`: the path, and whose lifetime bounds the task.
 const SPAWNS: &[(&str, &str)] = &[
+    ("dns/mod.rs", "the loop of each socket: until the room's drain"),
+    ("dns/tcp.rs", "connections and their forwarded queries: until the client goes or the room's drain"),
+    ("dns/udp.rs", "forwarded queries: until the servers' time is up or the room's drain"),
     ("grpc/server.rs", "connections and their calls: until the peer goes or the listener's drain"),
     ("istiod/shared.rs", "the connection to istiod: until its last call and its owner are gone"),
 ];

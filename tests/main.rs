@@ -8,5 +8,4 @@ mod captures;
 mod crates;
 mod envoy;
 mod fuzz;
-#[allow(dead_code, reason = "benches use it as well, and other parts of it")]
 mod support;

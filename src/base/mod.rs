@@ -5,10 +5,12 @@ mod backoff;
 mod clock;
 mod drain;
 mod gate;
+mod race;
 mod random;
 
 pub use backoff::{Backoff, Policy};
 pub use clock::{Clock, civil_date};
 pub use drain::{Drain, Trigger};
 pub use gate::{Gate, Gates};
+pub use race::{BoxFuture, first};
 pub use random::{random_below, random_u64, random_unit};

@@ -3,11 +3,8 @@
 
 use std::{
     collections::VecDeque,
-    future::{Future, poll_fn},
     io::{self, ErrorKind},
     net::{IpAddr, SocketAddr},
-    pin::Pin,
-    task::Poll,
     time::Duration,
 };
 
@@ -17,11 +14,10 @@ use tokio::{
 };
 
 use super::resolve::Resolver;
+use crate::base::{BoxFuture, first};
 
 /// Head start of each attempt over the next (RFC 8305 §5: Connection Attempt Delay).
 const HEAD_START: Duration = Duration::from_millis(250);
-
-type Attempt = Pin<Box<dyn Future<Output = (SocketAddr, io::Result<TcpStream>)> + Send>>;
 
 /// Connects to `host` (a name, or an address, IPv6 with or without brackets) before `deadline`; Nagle's algorithm is off.
 ///
@@ -42,7 +38,7 @@ pub async fn tcp(host: &str, port: u16, deadline: Instant) -> io::Result<TcpStre
 /// The first of the addresses that connects.
 async fn any(mut addresses: VecDeque<SocketAddr>) -> io::Result<TcpStream> {
     let mut failure = io::Error::new(ErrorKind::NotFound, "no address");
-    let mut running: Vec<Attempt> = Vec::new();
+    let mut running: Vec<BoxFuture<'_, (SocketAddr, io::Result<TcpStream>)>> = Vec::new();
     while let Some(address) = addresses.pop_front() {
         running.push(Box::pin(async move { (address, TcpStream::connect(address).await) }));
         loop {
@@ -65,20 +61,6 @@ async fn any(mut addresses: VecDeque<SocketAddr>) -> io::Result<TcpStream> {
         }
     }
     Err(failure)
-}
-
-/// The attempt that ends first; it is taken out.
-async fn first(running: &mut Vec<Attempt>) -> (SocketAddr, io::Result<TcpStream>) {
-    poll_fn(|context| {
-        for index in 0..running.len() {
-            if let Poll::Ready(result) = running[index].as_mut().poll(context) {
-                drop(running.swap_remove(index));
-                return Poll::Ready(result);
-            }
-        }
-        Poll::Pending
-    })
-    .await
 }
 
 /// Families in turn, beginning with that of the first address; order within a family is kept.

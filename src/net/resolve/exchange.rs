@@ -20,13 +20,15 @@ use crate::base::random_u64;
 
 /// Largest datagram and largest message over TCP.
 const MAX_MESSAGE: usize = 65_535;
+/// A datagram that got no answer for this long is taken for lost, where there is time to send another.
+const RESEND: Duration = Duration::from_secs(1);
 
 thread_local! {
     /// Where datagrams arrive before they are copied at their true length: answers in flight then cost no 64 KiB each.
     static DATAGRAM: RefCell<Box<[u8]>> = RefCell::new(vec![0; MAX_MESSAGE].into_boxed_slice());
 }
 
-/// Asks over UDP: `sends` datagrams spread evenly over `patience`, from one socket. The reply carries the id of `query`.
+/// Asks over UDP: up to `sends` datagrams within `patience`, from one socket. The reply carries the id of `query`.
 ///
 /// # Errors
 /// `TimedOut` when no valid answer came, else what the socket says (connection refused: no server there).
@@ -39,9 +41,11 @@ pub async fn udp(server: SocketAddr, query: &[u8], sends: u32, patience: Duratio
     let socket = UdpSocket::bind(any).await?;
     socket.connect(server).await?;
     let (start, sends) = (Instant::now(), sends.max(1));
+    let spacing = (patience / sends).min(RESEND);
     for send in 1..=sends {
         socket.send(&query).await?;
-        match timeout_at(start + patience * send / sends, receive(&socket, &query)).await {
+        let until = if send == sends { patience } else { spacing * send };
+        match timeout_at(start + until, receive(&socket, &query)).await {
             Ok(Ok(mut reply)) => {
                 frame::set_id(&mut reply, original);
                 return Ok(reply);

@@ -18,6 +18,8 @@ pub const AA: u8 = 0x04;
 pub const TC: u8 = 0x02;
 /// Bit of the third header byte: recursion desired.
 pub const RD: u8 = 0x01;
+/// Bit of the fourth header byte: authenticated data (RFC 4035 §3.2.3).
+pub const AD: u8 = 0x20;
 /// Bit of the fourth header byte: checking disabled.
 pub const CD: u8 = 0x10;
 

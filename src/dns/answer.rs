@@ -1,0 +1,159 @@
+//! Local answers: a hit of the index written as a DNS message. Pure but for the dice of the shuffle.
+
+use std::net::IpAddr;
+
+use super::{
+    message::{Query, Transport},
+    table::{Hit, Index},
+};
+use crate::{
+    base::random_u64,
+    net::resolve::frame::{self, AA, HEADER, Section, TC, rcode},
+};
+
+/// Type codes (RFC 1035 §3.2.2, RFC 3596).
+pub const A: u16 = 1;
+/// An alias.
+pub const CNAME: u16 = 5;
+/// A name for an address.
+pub const PTR: u16 = 12;
+/// IPv6 address.
+pub const AAAA: u16 = 28;
+/// The Internet class.
+pub const IN: u16 = 1;
+
+/// Pointer to the name of the question (RFC 1035 §4.1.4).
+const QUESTION_NAME: u16 = 0xc000 | HEADER as u16;
+/// Length of a record with a pointer for its owner, without data.
+const RECORD: usize = 12;
+
+/// Writes local answers; what it needs for one is kept for the next.
+#[derive(Debug)]
+pub struct Writer {
+    ttl: u32,
+    addresses: Vec<IpAddr>,
+    dice: u64,
+}
+
+impl Writer {
+    /// A writer of records that live `ttl` seconds.
+    pub fn new(ttl: u32) -> Writer {
+        Writer { ttl, addresses: Vec::new(), dice: random_u64() | 1 }
+    }
+
+    /// The addresses of a hit for a query of type A or AAAA, in random order and as many as fit.
+    ///
+    /// A name without addresses of the family asked for has no records at all: it exists, there is just no such data.
+    pub fn addresses(&mut self, query: &Query<'_>, transport: Transport, index: &Index, hit: Hit, out: &mut Vec<u8>) {
+        let entry = index.table().entry(hit.entry);
+        let v4 = query.question.qtype == A;
+        self.addresses.clear();
+        let all = entry.ips().filter_map(|ip| ip.parse::<IpAddr>().ok());
+        self.addresses.extend(all.filter(|ip| ip.is_ipv4() == v4));
+        self.shuffle();
+
+        query.begin_reply(out, AA, rcode::NOERROR);
+        let limit = query.limit(transport).saturating_sub(query.edns_room());
+        let (mut owner, mut answers) = (QUESTION_NAME, 0);
+        if let Some(form) = hit.alias.filter(|_| !self.addresses.is_empty()) {
+            let at = out.len();
+            self.record(out, QUESTION_NAME, CNAME);
+            if name(out, &index.view().pieces(&entry, form)) && out.len() <= limit {
+                owner = 0xc000 | (at + RECORD) as u16;
+                answers = 1;
+            } else {
+                // The alias is too long to be a name: the addresses stand under the name asked.
+                out.truncate(at);
+            }
+        }
+        for ip in &self.addresses {
+            let length = if v4 { 4 } else { 16 };
+            if out.len() + RECORD + length > limit {
+                out[2] |= TC;
+                break;
+            }
+            self.record(out, owner, query.question.qtype);
+            match ip {
+                IpAddr::V4(ip) => data(out, &ip.octets()),
+                IpAddr::V6(ip) => data(out, &ip.octets()),
+            }
+            answers += 1;
+        }
+        frame::set_count(out, Section::Answer, answers);
+        query.end_reply(out, 0);
+    }
+
+    /// The name of an address, for a query of type PTR.
+    pub fn pointer(&mut self, query: &Query<'_>, host: &str, out: &mut Vec<u8>) {
+        query.begin_reply(out, AA, rcode::NOERROR);
+        let at = out.len();
+        self.record(out, QUESTION_NAME, PTR);
+        if name(out, &[host.as_bytes()]) {
+            frame::set_count(out, Section::Answer, 1);
+        } else {
+            out.truncate(at);
+        }
+        query.end_reply(out, 0);
+    }
+
+    fn record(&self, out: &mut Vec<u8>, owner: u16, rtype: u16) {
+        out.extend_from_slice(&owner.to_be_bytes());
+        out.extend_from_slice(&rtype.to_be_bytes());
+        out.extend_from_slice(&IN.to_be_bytes());
+        out.extend_from_slice(&self.ttl.to_be_bytes());
+        out.extend_from_slice(&[0, 0]);
+    }
+
+    /// Fisher and Yates with xorshift64*: clients that take the first address are spread over all.
+    fn shuffle(&mut self) {
+        for last in (1..self.addresses.len()).rev() {
+            self.dice ^= self.dice >> 12;
+            self.dice ^= self.dice << 25;
+            self.dice ^= self.dice >> 27;
+            let roll = self.dice.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32;
+            self.addresses.swap(last, ((roll * (last as u64 + 1)) >> 32) as usize);
+        }
+    }
+}
+
+/// Ends a record with its data.
+fn data(out: &mut Vec<u8>, data: &[u8]) {
+    out.extend_from_slice(data);
+    set_length(out, data.len());
+}
+
+fn set_length(out: &mut [u8], length: usize) {
+    let at = out.len() - length - 2;
+    out[at..at + 2].copy_from_slice(&(length as u16).to_be_bytes());
+}
+
+/// Ends a record with a name given as text in pieces, lower-case; whether it is one.
+fn name(out: &mut Vec<u8>, pieces: &[&[u8]]) -> bool {
+    let start = out.len();
+    let mut label = start;
+    out.push(0);
+    for byte in pieces.iter().flat_map(|piece| piece.iter()) {
+        if *byte == b'.' {
+            label = out.len();
+            out.push(0);
+        } else {
+            out.push(byte.to_ascii_lowercase());
+            out[label] = out[label].saturating_add(1);
+        }
+        if out[label] > 63 {
+            return false;
+        }
+    }
+    out.push(0);
+    let length = out.len() - start;
+    set_length(out, length);
+    out.len() - start <= frame::MAX_NAME && !has_empty_label(&out[start..])
+}
+
+fn has_empty_label(wire: &[u8]) -> bool {
+    let mut at = 0;
+    while wire[at] != 0 {
+        at += 1 + usize::from(wire[at]);
+    }
+    at + 1 != wire.len()
+}

@@ -1,0 +1,233 @@
+//! What becomes of a message, whichever way it came: answered from the table, from kept answers, or by the servers behind us.
+//! Called by `udp` and `tcp`, which do the reading and writing.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::Instant,
+};
+
+use super::{
+    answer::{A, AAAA, IN, PTR, Writer},
+    cache::{Cache, Cached},
+    debug, fit,
+    forward::Forwarder,
+    message::{self, Message, Query, Transport},
+    metrics::Metrics,
+    pointer,
+    table::{Hit, Index, MAX_TEXT},
+};
+use crate::net::resolve::frame::{self, rcode};
+
+/// Shared by all sockets.
+pub struct Service {
+    state: Mutex<State>,
+    forwarder: Forwarder,
+    cache: Option<Mutex<Cache>>,
+    pub(super) metrics: Metrics,
+    forward_before_table: bool,
+    room: Arc<Semaphore>,
+}
+
+/// What local answers need.
+struct State {
+    index: Option<Arc<Index>>,
+    /// First entry of the search list, lower-case.
+    search: Option<Box<[u8]>>,
+    writer: Writer,
+}
+
+/// What to do with a message.
+pub enum Step {
+    /// Nothing.
+    Silence,
+    /// Send the reply, which stands in the buffer.
+    Reply,
+    /// Ask the servers behind us; the reply comes later.
+    Forward(Pending),
+}
+
+/// A query on its way to the servers behind us.
+pub struct Pending {
+    query: Vec<u8>,
+    transport: Transport,
+    /// The mesh knows the name, if not data of this type.
+    known: bool,
+    stale: Option<Vec<u8>>,
+    _room: OwnedSemaphorePermit,
+}
+
+impl Service {
+    /// A service without a table.
+    pub(super) fn new(config: &super::Config, forwarder: Forwarder, metrics: Metrics, room: usize) -> Service {
+        let state = State { index: None, search: None, writer: Writer::new(config.ttl) };
+        Service {
+            state: Mutex::new(state),
+            forwarder,
+            cache: config.cache.map(|policy| Mutex::new(Cache::new(policy))),
+            metrics,
+            forward_before_table: config.forward_before_table,
+            room: Arc::new(Semaphore::new(room)),
+        }
+    }
+
+    /// Decides on one message; a reply that is known at once is written to `out`.
+    pub fn take(&self, bytes: &[u8], transport: Transport, out: &mut Vec<u8>) -> Step {
+        let query = match message::read(bytes) {
+            Message::Drop => return Step::Silence,
+            Message::Refuse(code, opcode) => {
+                message::refuse(bytes, code, opcode, out);
+                return Step::Reply;
+            }
+            Message::Ask(query) => query,
+        };
+        self.metrics.requests.inc();
+        let known = match self.local(&query, transport, out) {
+            Local::Answered => {
+                self.metrics.hits.inc();
+                return Step::Reply;
+            }
+            Local::NoTable => {
+                query.reply(out, rcode::SERVFAIL);
+                return Step::Reply;
+            }
+            Local::Other { known } => known,
+        };
+        self.metrics.misses.inc();
+        let stale = match self.kept(&query) {
+            Cached::Fresh(reply) => {
+                self.metrics.cache_hits.inc();
+                *out = fit::fit(reply, query.limit(transport));
+                return Step::Reply;
+            }
+            Cached::Stale(reply) => Some(reply),
+            Cached::Nothing => None,
+        };
+        match self.room.clone().try_acquire_owned() {
+            Ok(room) => Step::Forward(Pending { query: query.bytes.to_vec(), transport, known, stale, _room: room }),
+            Err(_) => {
+                self.metrics.overload.inc();
+                query.reply(out, rcode::SERVFAIL);
+                Step::Reply
+            }
+        }
+    }
+
+    /// The reply to a query that the table does not answer.
+    pub async fn forward(&self, pending: Pending) -> Vec<u8> {
+        let start = Instant::now();
+        self.metrics.forwarded.inc();
+        let answered = self.forwarder.forward(&pending.query, pending.transport).await;
+        self.metrics.took(start.elapsed());
+        self.refresh();
+        let Message::Ask(query) = message::read(&pending.query) else { return Vec::new() };
+        if answered.is_none() {
+            self.metrics.failures.inc();
+        }
+        let reply = match (answered, pending.stale) {
+            (Some(reply), _) if pending.known => as_known(reply),
+            (Some(reply), Some(stale)) if frame::rcode_of(&reply) == rcode::SERVFAIL => self.served_stale(stale),
+            (Some(reply), _) => reply,
+            (None, Some(stale)) => self.served_stale(stale),
+            (None, None) => {
+                let mut reply = Vec::new();
+                query.reply(&mut reply, rcode::SERVFAIL);
+                return reply;
+            }
+        };
+        if let Some(cache) = &self.cache {
+            lock(cache).put(&query, &reply, Instant::now());
+        }
+        fit::fit(reply, query.limit(pending.transport))
+    }
+
+    /// Puts a table in force.
+    pub fn set_index(&self, index: Arc<Index>) {
+        self.metrics.hosts.set(index.table().len() as f64);
+        // The old index, which may be large, is dropped outside of the lock.
+        let old = lock(&self.state).index.replace(index);
+        drop(old);
+    }
+
+    /// The table in force.
+    pub fn index(&self) -> Option<Arc<Index>> {
+        lock(&self.state).index.clone()
+    }
+
+    /// Follows the search list of resolv.conf.
+    pub fn refresh(&self) {
+        let servers = self.forwarder.servers();
+        let search = servers.search().map(str::as_bytes);
+        let mut state = lock(&self.state);
+        if state.search.as_deref() != search {
+            state.search = search.map(Box::from);
+        }
+    }
+
+    /// The state of this room, for `/debug`.
+    pub fn debug(&self) -> serde_json::Value {
+        let servers = self.forwarder.servers().order(Instant::now());
+        let kept = self.cache.as_ref().map(|cache| lock(cache).len());
+        debug::summary(self.index().as_deref(), &servers, kept)
+    }
+
+    fn local(&self, query: &Query<'_>, transport: Transport, out: &mut Vec<u8>) -> Local {
+        let mut state = lock(&self.state);
+        let State { index, search, writer } = &mut *state;
+        let Some(index) = index else {
+            return if self.forward_before_table { Local::Other { known: false } } else { Local::NoTable };
+        };
+        if query.question.qclass != IN {
+            return Local::Other { known: false };
+        }
+        let mut buffer = [0; MAX_TEXT];
+        let Some(name) = query.name(&mut buffer) else { return Local::Other { known: false } };
+        let hit = index.lookup(name, search.as_deref());
+        let named = (query.question.qtype == PTR && hit.is_none()).then(|| pointer::address(name)).flatten();
+        if let Some(host) = named.and_then(|ip| index.host_of(ip)) {
+            if !query.refuses_version(out) {
+                writer.pointer(query, host, out);
+            }
+            return Local::Answered;
+        }
+        match hit {
+            Some(hit) if matches!(query.question.qtype, A | AAAA) => {
+                if !query.refuses_version(out) {
+                    writer.addresses(query, transport, index, hit, out);
+                }
+                Local::Answered
+            }
+            Some(Hit { .. }) => Local::Other { known: true },
+            None => Local::Other { known: false },
+        }
+    }
+
+    fn kept(&self, query: &Query<'_>) -> Cached {
+        self.cache.as_ref().map_or(Cached::Nothing, |cache| lock(cache).get(query, Instant::now()))
+    }
+
+    fn served_stale(&self, stale: Vec<u8>) -> Vec<u8> {
+        self.metrics.stale.inc();
+        stale
+    }
+}
+
+enum Local {
+    Answered,
+    NoTable,
+    Other { known: bool },
+}
+
+/// For a name that the mesh knows, "no such name" of a server that knows nothing of the mesh means "no such data".
+fn as_known(mut reply: Vec<u8>) -> Vec<u8> {
+    if frame::rcode_of(&reply) == rcode::NXDOMAIN {
+        // No server vouches for this any more: it is not authenticated data.
+        reply[3] &= 0xf0 & !frame::AD;
+    }
+    reply
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
