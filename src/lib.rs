@@ -18,6 +18,7 @@ pub mod grpc;
 // rank 3
 pub mod envoy;
 pub mod istiod;
+pub mod probe;
 // rank 4
 pub mod dns;
 pub mod secrets;

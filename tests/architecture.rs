@@ -15,6 +15,7 @@ const SPAWNS: &[(&str, &str)] = &[
     ("dns/udp.rs", "forwarded queries: until the servers' time is up or the room's drain"),
     ("grpc/server.rs", "connections and their calls: until the peer goes or the listener's drain"),
     ("istiod/shared.rs", "the connection to istiod: until its last call and its owner are gone"),
+    ("net/http1/server/mod.rs", "connections of the status port: until the client goes or the drain"),
 ];
 
 /// A source file: its room, its path below `src/`, and its text without comments, strings and tests.

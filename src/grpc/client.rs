@@ -24,7 +24,8 @@ use super::{
 };
 use crate::net::{Batched, BoxIo};
 
-const USER_AGENT: &str = concat!("footman/", env!("CARGO_PKG_VERSION"));
+/// What calls say that bring no `user-agent` of their own.
+pub const USER_AGENT: &str = concat!("footman/", env!("CARGO_PKG_VERSION"));
 
 /// A connection to a server; clones share it. It ends when all clones and calls are gone, or the server ends it.
 #[derive(Clone)]
@@ -209,7 +210,9 @@ fn request(call: &Call<'_>) -> Result<Request<()>, Status> {
     let headers = request.headers_mut();
     headers.insert(header::TE, HeaderValue::from_static("trailers"));
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    headers.insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
+    if call.metadata.get("user-agent").is_none() {
+        headers.insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
+    }
     if let Some(deadline) = call.deadline {
         let timeout = HeaderValue::try_from(format_timeout(deadline)).map_err(|_| invalid("timeout"))?;
         headers.insert("grpc-timeout", timeout);

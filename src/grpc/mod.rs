@@ -14,7 +14,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-pub use client::{Call, Client};
+pub use client::{Call, Client, USER_AGENT};
 pub use connection::{Keepalive, Settings};
 pub use frame::{Decoder, MAX_MESSAGE, Piece, prefix};
 pub use metadata::{Metadata, format_timeout, parse_timeout};

@@ -4,6 +4,7 @@ mod batch;
 pub mod dial;
 pub mod files;
 pub mod http1;
+pub mod http2;
 pub mod resolve;
 pub mod tls;
 pub mod uds;

@@ -67,6 +67,10 @@ pub enum Protocol {
     Http2,
     /// `http/1.1`.
     Http1,
+    /// `h2` or `http/1.1`, as the server likes.
+    Any,
+    /// The server is asked for nothing.
+    Unsaid,
 }
 
 /// Why TLS failed.
@@ -125,6 +129,8 @@ pub fn client_config(
     config.alpn_protocols = match protocol {
         Protocol::Http2 => vec![b"h2".to_vec()],
         Protocol::Http1 => vec![b"http/1.1".to_vec()],
+        Protocol::Any => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
+        Protocol::Unsaid => Vec::new(),
     };
     // A session would outlive roots and certificates that were replaced meanwhile.
     config.resumption = rustls::client::Resumption::disabled();
@@ -136,13 +142,20 @@ pub fn client_config(
 /// # Errors
 /// When the server cannot be believed, or does not speak what `config` asks for.
 pub async fn connect(io: BoxIo, config: Arc<ClientConfig>, server_name: &str) -> Result<BoxIo, Error> {
+    let only_http2 = config.alpn_protocols == [b"h2"];
+    let (io, http2) = connect_any(io, config, server_name).await?;
+    if only_http2 && !http2 { Err(Error::NotHttp2) } else { Ok(io) }
+}
+
+/// Like [`connect`], for [`Protocol::Any`]; tells whether the server chose HTTP/2.
+///
+/// # Errors
+/// As [`connect`].
+pub async fn connect_any(io: BoxIo, config: Arc<ClientConfig>, server_name: &str) -> Result<(BoxIo, bool), Error> {
     let name = ServerName::try_from(server_name.to_owned()).map_err(|_| Error::ServerName(server_name.to_owned()))?;
-    let http2 = config.alpn_protocols.iter().any(|protocol| protocol == b"h2");
     let stream = TlsConnector::from(config).connect(name, ReadAhead::new(io)).await.map_err(Error::Handshake)?;
-    if http2 && stream.get_ref().1.alpn_protocol() != Some(b"h2") {
-        return Err(Error::NotHttp2);
-    }
-    Ok(Box::new(stream))
+    let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+    Ok((Box::new(stream), http2))
 }
 
 fn store(pem: &[u8]) -> Result<RootCertStore, Error> {

@@ -6,7 +6,8 @@ use tokio::{
     time::Instant,
 };
 
-use super::{Error, Io};
+use super::Error;
+use crate::net::BoxIo;
 
 /// How much is read at once.
 pub(super) const READ: usize = 16 * 1024;
@@ -155,14 +156,14 @@ fn chunk_size(line: &[u8]) -> Result<u64, Error> {
 
 /// The body of a response, read from its connection as it is asked for.
 pub struct Body {
-    io: Box<dyn Io>,
+    io: BoxIo,
     buffer: BytesMut,
     framing: Framing,
     deadline: Option<Instant>,
 }
 
 impl Body {
-    pub(super) fn new(io: Box<dyn Io>, buffer: BytesMut, framing: Framing, deadline: Option<Instant>) -> Body {
+    pub(super) fn new(io: BoxIo, buffer: BytesMut, framing: Framing, deadline: Option<Instant>) -> Body {
         Body { io, buffer, framing, deadline }
     }
 
@@ -207,7 +208,7 @@ impl Body {
     }
 
     /// The connection behind a complete body, for the next request; `None` when it cannot carry one.
-    pub(super) fn into_io(self) -> Option<Box<dyn Io>> {
+    pub(super) fn into_io(self) -> Option<BoxIo> {
         (self.framing.is_ended() && self.buffer.is_empty()).then_some(self.io)
     }
 }

@@ -6,15 +6,14 @@
 use std::{borrow::Cow, io, sync::Arc, time::Duration};
 
 use bytes::{Buf, Bytes, BytesMut};
-use rustls::{ClientConfig, pki_types::ServerName};
+use rustls::ClientConfig;
 use tokio::{
     io::AsyncWriteExt,
     time::{Instant, timeout_at},
 };
-use tokio_rustls::TlsConnector;
 
-use super::{Body, Error, Headers, Io, Url, body, parse};
-use crate::net::dial;
+use super::{Body, Error, Headers, Url, body, parse};
+use crate::net::{BoxIo, dial, tls};
 
 /// How long connecting with TLS may take when the request has no deadline.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -106,26 +105,24 @@ impl Request {
         if !url.tls {
             return self.send_on(Box::new(tcp)).await;
         }
-        let config = tls.ok_or_else(|| Error::Url(format!("{url}: TLS is not expected here")))?;
-        let name = ServerName::try_from(url.host.clone())
-            .map_err(|_| Error::Url(format!("{url}: {:?} is no server name", url.host)))?;
-        let handshake = TlsConnector::from(config.clone()).connect(name, tcp);
-        let stream = timeout_at(deadline, handshake).await.map_err(|_| Error::Timeout)?.map_err(failed)?;
-        self.send_on(Box::new(stream)).await
+        let config = tls.ok_or_else(|| Error::Url(format!("{url}: TLS is not expected here")))?.clone();
+        let handshake = tls::connect(Box::new(tcp), config, &url.host);
+        let stream = timeout_at(deadline, handshake).await.map_err(|_| Error::Timeout)?;
+        self.send_on(stream.map_err(|error| Error::Tls(url.peer(), error))?).await
     }
 
     /// Sends it over `io`, which is connected already (with TLS, when the URL says so), and reads the head of the answer.
     ///
     /// # Errors
     /// When the connection breaks, the answer is no HTTP/1.x, or the deadline passes.
-    pub async fn send_on(&self, io: Box<dyn Io>) -> Result<Response, Error> {
+    pub async fn send_on(&self, io: BoxIo) -> Result<Response, Error> {
         match self.deadline {
             None => self.exchange(io).await,
             Some(deadline) => tokio::time::timeout_at(deadline, self.exchange(io)).await.unwrap_or(Err(Error::Timeout)),
         }
     }
 
-    async fn exchange(&self, mut io: Box<dyn Io>) -> Result<Response, Error> {
+    async fn exchange(&self, mut io: BoxIo) -> Result<Response, Error> {
         let mut wire = self.head();
         wire.extend_from_slice(&self.body);
         // A server that answers without reading all of the body closes; its answer counts, not our failed write.
@@ -175,13 +172,13 @@ impl Request {
 
 impl Response {
     /// The connection, for another [`Request::send_on`]; `None` unless both sides keep it and the body was read to its end.
-    pub fn into_connection(self) -> Option<Box<dyn Io>> {
+    pub fn into_connection(self) -> Option<BoxIo> {
         if self.reusable { self.body.into_io() } else { None }
     }
 }
 
 /// Reads one head, bounded by [`parse::MAX_HEAD`]; what follows it stays in `buffer`.
-async fn read_head(io: &mut Box<dyn Io>, buffer: &mut BytesMut) -> Result<parse::ResponseHead, Error> {
+async fn read_head(io: &mut BoxIo, buffer: &mut BytesMut) -> Result<parse::ResponseHead, Error> {
     let mut scanned = 0;
     loop {
         if let Some(length) = parse::head_length(buffer, scanned) {

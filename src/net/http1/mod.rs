@@ -17,12 +17,7 @@ pub use body::Body;
 pub use headers::Headers;
 pub use url::Url;
 
-use tokio::io::{AsyncRead, AsyncWrite};
-
-/// What a connection runs over: TCP, TLS, a Unix socket, a pipe of a test.
-pub trait Io: AsyncRead + AsyncWrite + Unpin + Send {}
-
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Io for T {}
+use super::tls;
 
 /// Why a message could not be read or written.
 #[derive(Debug)]
@@ -31,6 +26,8 @@ pub enum Error {
     Url(String),
     /// No connection to the peer named.
     Connect(String, io::Error),
+    /// No TLS with the peer named.
+    Tls(String, tls::Error),
     /// The connection broke.
     Io(io::Error),
     /// The peer closed the connection before its message was complete.
@@ -55,6 +52,7 @@ impl fmt::Display for Error {
         match self {
             Error::Url(text) => f.write_str(text),
             Error::Connect(peer, error) => write!(f, "connect to {peer}: {error}"),
+            Error::Tls(peer, error) => write!(f, "TLS with {peer}: {error}"),
             Error::Io(error) => error.fmt(f),
             Error::Closed => f.write_str("connection closed before the message was complete"),
             Error::Malformed(what) => write!(f, "malformed HTTP: {what}"),
@@ -68,6 +66,7 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Error::Connect(_, error) | Error::Io(error) => Some(error),
+            Error::Tls(_, error) => Some(error),
             _ => None,
         }
     }

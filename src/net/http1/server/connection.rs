@@ -18,10 +18,13 @@ use tokio::{
 use super::{Limits, Reply, Request, Service, encoding::accepts_gzip, reply::Output, slots::Slot};
 use crate::{
     base::Drain,
-    net::http1::{
-        Error, Io,
-        body::{Framing, Step},
-        parse::{self, RequestHead},
+    net::{
+        BoxIo,
+        http1::{
+            Error,
+            body::{Framing, Step},
+            parse::{self, RequestHead},
+        },
     },
 };
 
@@ -32,7 +35,7 @@ const AHEAD: usize = 16 * 1024;
 const LINGER: usize = 256 * 1024;
 
 struct Reader {
-    io: ReadHalf<Box<dyn Io>>,
+    io: ReadHalf<BoxIo>,
     buffer: BytesMut,
     closed: bool,
 }
@@ -47,14 +50,7 @@ struct Connection<'a> {
 }
 
 /// Serves one connection until either side ends it.
-pub async fn serve(
-    io: Box<dyn Io>,
-    peer: Option<IpAddr>,
-    service: &dyn Service,
-    limits: &Limits,
-    slot: Slot,
-    drain: Drain,
-) {
+pub async fn serve(io: BoxIo, peer: Option<IpAddr>, service: &dyn Service, limits: &Limits, slot: Slot, drain: Drain) {
     let (reader, writer) = tokio::io::split(io);
     let reader = Reader { io: reader, buffer: BytesMut::new(), closed: false };
     let mut connection = Connection { reader, output: Output::new(writer, limits.stall), peer, service, limits, drain };
@@ -140,7 +136,9 @@ async fn refuse(error: &Error, output: &mut Output) -> io::Result<()> {
         Error::TooLarge(..) => 431,
         Error::Timeout => 408,
         Error::Io(error) if error.kind() == ErrorKind::Other => 500,
-        Error::Closed | Error::Io(_) | Error::Connect(..) => return Err(ErrorKind::NotConnected.into()),
+        Error::Closed | Error::Io(_) | Error::Connect(..) | Error::Tls(..) => {
+            return Err(ErrorKind::NotConnected.into());
+        }
     };
     output.keep_alive = false;
     let text = format!("{error}\n");

@@ -12,12 +12,12 @@ use tokio::io::{AsyncWriteExt, WriteHalf};
 use super::encoding::{self, Gzip};
 use crate::{
     base::civil_date,
-    net::http1::{Headers, Io},
+    net::{BoxIo, http1::Headers},
 };
 
 /// How answers go out over a connection, and whether it can carry another one.
 pub(super) struct Output {
-    pub writer: WriteHalf<Box<dyn Io>>,
+    pub writer: WriteHalf<BoxIo>,
     /// Longest time without progress of a write.
     pub stall: Duration,
     /// Whether the client is HTTP/1.0, without chunks.
@@ -169,7 +169,7 @@ impl Stream<'_> {
 }
 
 impl Output {
-    pub fn new(writer: WriteHalf<Box<dyn Io>>, stall: Duration) -> Output {
+    pub fn new(writer: WriteHalf<BoxIo>, stall: Duration) -> Output {
         Output { writer, stall, old: false, head: false, gzip: false, keep_alive: false, begun: false }
     }
 

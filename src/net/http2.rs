@@ -1,0 +1,125 @@
+//! One request over HTTP/2 (RFC 9113), over h2: for applications that offer nothing else behind TLS. Called by probes.
+//!
+//! One connection carries one request; its body is kept up to a limit and not read beyond it.
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Method, Uri, header};
+
+use super::{
+    BoxIo,
+    http1::{Error, Headers, client::Request},
+};
+
+/// The answer to a request.
+#[derive(Debug)]
+pub struct Answer {
+    /// Its status.
+    pub status: u16,
+    /// Its fields.
+    pub headers: Headers,
+    /// The first bytes of its body.
+    pub body: Vec<u8>,
+}
+
+/// Fields that HTTP/2 does not carry (RFC 9113 §8.2.2), and `Host`, which is the authority.
+const NOT_CARRIED: [&str; 7] =
+    ["connection", "host", "keep-alive", "proxy-connection", "te", "transfer-encoding", "upgrade"];
+
+/// Sends `request`, which has no body, over `io` and reads at most `limit` bytes of the answer's body.
+///
+/// # Errors
+/// When the peer does not speak HTTP/2 or the connection breaks before the head of the answer is there.
+pub async fn exchange(io: BoxIo, request: &Request, limit: usize) -> Result<Answer, Error> {
+    let (requests, connection) = h2::client::handshake(io).await.map_err(broken)?;
+    let exchange = async {
+        let mut requests = requests.ready().await.map_err(broken)?;
+        let (response, _) = requests.send_request(head(request)?, true).map_err(broken)?;
+        let response = response.await.map_err(broken)?;
+        let mut headers = Headers::default();
+        for (name, value) in response.headers() {
+            headers.add(name.as_str(), Bytes::copy_from_slice(value.as_bytes()));
+        }
+        let status = response.status().as_u16();
+        let mut stream = response.into_body();
+        let mut body = Vec::new();
+        while body.len() < limit {
+            // What has come of a body that breaks off counts, as it does for HTTP/1.
+            let Some(Ok(data)) = stream.data().await else { break };
+            let _ = stream.flow_control().release_capacity(data.len());
+            body.extend_from_slice(&data[..data.len().min(limit - body.len())]);
+        }
+        Ok(Answer { status, headers, body })
+    };
+    tokio::pin!(exchange, connection);
+    tokio::select! {
+        answer = &mut exchange => return answer,
+        _ = &mut connection => {}
+    }
+    exchange.await
+}
+
+fn head(request: &Request) -> Result<http::Request<()>, Error> {
+    let url = &request.url;
+    let authority = request.headers.get("host").map_or_else(|| url.authority(), str::to_owned);
+    let uri = Uri::builder()
+        .scheme(if url.tls { "https" } else { "http" })
+        .authority(authority)
+        .path_and_query(&*url.target)
+        .build()
+        .map_err(|error| Error::Url(format!("{url}: {error}")))?;
+    let mut head = http::Request::new(());
+    *head.method_mut() = Method::from_bytes(request.method.as_bytes()).map_err(|_| Error::Malformed("method"))?;
+    *head.uri_mut() = uri;
+    for (name, value) in request.headers.iter().filter(|(name, _)| !is_not_carried(name)) {
+        let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| Error::Malformed("header name"))?;
+        let value = HeaderValue::from_maybe_shared(value.clone()).map_err(|_| Error::Malformed("header value"))?;
+        head.headers_mut().append(name, value);
+    }
+    head.headers_mut().remove(header::CONTENT_LENGTH);
+    Ok(head)
+}
+
+fn is_not_carried(name: &str) -> bool {
+    NOT_CARRIED.iter().any(|other| other.eq_ignore_ascii_case(name))
+}
+
+fn broken(error: h2::Error) -> Error {
+    Error::Io(error.into_io().unwrap_or_else(|| std::io::Error::other("HTTP/2 failed")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Answers one request by 503 and a body of 10 bytes; gives back what it was asked.
+    async fn server(io: tokio::io::DuplexStream) -> http::Request<h2::RecvStream> {
+        let mut connection = h2::server::handshake(io).await.unwrap();
+        let (request, mut respond) = connection.accept().await.unwrap().unwrap();
+        let answer = http::Response::builder().status(503).header("location", "/x").body(()).unwrap();
+        respond.send_response(answer, false).unwrap().send_data("0123456789".into(), true).unwrap();
+        connection.graceful_shutdown();
+        while let Some(Ok(_)) = connection.accept().await {}
+        request
+    }
+
+    #[tokio::test]
+    async fn asks_and_reads_up_to_the_limit() {
+        let (client, peer) = tokio::io::duplex(1 << 16);
+        let request = Request::get("https://10.0.0.1:8443/a?b").unwrap();
+        let request = request.header("Host", "shop").header("X-One", "1").header("Connection", "close");
+        let (seen, answer) = tokio::join!(server(peer), exchange(Box::new(client), &request, 4));
+        let answer = answer.unwrap();
+        assert_eq!((answer.status, &*answer.body), (503, &b"0123"[..]));
+        assert_eq!(answer.headers.get("Location"), Some("/x"));
+        assert_eq!(seen.uri(), "https://shop/a?b");
+        assert_eq!(seen.headers()["x-one"], "1");
+        assert!(!seen.headers().contains_key("connection"));
+    }
+
+    #[tokio::test]
+    async fn peer_without_http2_is_an_error() {
+        let (client, peer) = tokio::io::duplex(1 << 16);
+        drop(peer);
+        assert!(exchange(Box::new(client), &Request::get("https://a/").unwrap(), 1).await.is_err());
+    }
+}

@@ -1,0 +1,166 @@
+//! An HTTP or HTTPS check: one GET, redirects within the host, the beginning of the body.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustls::ClientConfig;
+use tokio::time::{Duration, Instant};
+
+use super::dial::{self, Source};
+use crate::net::{
+    BoxIo,
+    http1::{Error, Headers, Url, client::Request},
+    http2,
+    tls::{self, Policy, Protocol, Roots},
+};
+
+/// Most requests of one check, redirects included.
+const MAX_REQUESTS: usize = 10;
+
+/// How long an idle connection to an application is kept, where the check reuses connections; Istio's value.
+const IDLE: Duration = Duration::from_secs(90);
+
+/// Most that is read of the rest of a body to make its connection reusable.
+const MAX_REST: usize = 256 * 1024;
+
+/// What a check asks for.
+pub struct Http<'a> {
+    /// Where the first request goes.
+    pub url: Url,
+    /// Fields of every request.
+    pub headers: Headers,
+    /// Where its connections come from.
+    pub source: Source,
+    /// What is done about redirects.
+    pub redirects: Redirects,
+    /// How much of the body is wanted, bytes.
+    pub body: usize,
+    /// How TLS is spoken; see [`tls_config`].
+    pub tls: Option<Arc<ClientConfig>>,
+    /// Where the connection is kept for the next check; `None` closes it.
+    pub idle: Option<&'a Idle>,
+}
+
+/// Which redirects are followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Redirects {
+    /// Those to the host of the first request; another one is the answer (kubelet's rule).
+    SameHost,
+    /// All.
+    Any,
+}
+
+/// The answer of the application.
+#[derive(Debug)]
+pub struct Answer {
+    /// Its status.
+    pub status: u16,
+    /// The beginning of its body, as far as it came.
+    pub body: Vec<u8>,
+}
+
+/// A connection that waits for the next check.
+#[derive(Default)]
+pub struct Idle(Mutex<Option<(BoxIo, Instant)>>);
+
+/// TLS as probes speak it: any certificate is believed, as the kubelet does. `http2` offers HTTP/2 and 1.1, else nothing is offered.
+///
+/// # Errors
+/// When rustls refuses the settings.
+pub fn tls_config(http2: bool) -> Result<Arc<ClientConfig>, tls::Error> {
+    let protocol = if http2 { Protocol::Any } else { Protocol::Unsaid };
+    tls::client_config(&Roots::Unverified, None, Policy::Default, protocol)
+}
+
+impl Http<'_> {
+    /// Carries out the check. Bounded by the caller.
+    ///
+    /// # Errors
+    /// When there is no answer, it is no HTTP, or it redirects too often.
+    pub async fn get(&self) -> Result<Answer, Error> {
+        let mut request = Request::new("GET", self.url.clone());
+        request.headers = self.headers.clone();
+        request.keep_alive = self.idle.is_some();
+        for _ in 0..MAX_REQUESTS {
+            let (answer, location) = self.request(&request).await?;
+            let redirected = matches!(answer.status, 301 | 302 | 303 | 307 | 308);
+            let Some(location) = location.filter(|_| redirected) else { return Ok(answer) };
+            let next = request.url.join(&location)?;
+            if self.redirects == Redirects::SameHost && !next.host.eq_ignore_ascii_case(&self.url.host) {
+                return Ok(answer);
+            }
+            // A Host of its own belongs to the first request; an absolute location names another one.
+            if next.peer() != request.url.peer() || location.contains("://") || location.starts_with("//") {
+                request.headers.remove("host");
+            }
+            request.url = next;
+        }
+        Err(Error::Malformed("stopped after 10 redirects"))
+    }
+
+    async fn request(&self, request: &Request) -> Result<(Answer, Option<String>), Error> {
+        let reuse = self.idle.filter(|_| request.url == self.url);
+        if let Some(io) = reuse.and_then(Idle::take) {
+            // The application may have closed it meanwhile: then a new one is made.
+            if let Ok(answer) = self.http1(request, io, reuse).await {
+                return Ok(answer);
+            }
+        }
+        let url = &request.url;
+        let tcp = dial::tcp(&url.host, url.port, self.source).await.map_err(|e| Error::Connect(url.peer(), e))?;
+        if !url.tls {
+            return self.http1(request, Box::new(tcp), reuse).await;
+        }
+        let config = self.tls.clone().ok_or_else(|| Error::Url(format!("{url}: no TLS here")))?;
+        let connected = tls::connect_any(Box::new(tcp), config, &url.host).await;
+        let (io, is_http2) = connected.map_err(|error| Error::Tls(url.peer(), error))?;
+        if !is_http2 {
+            return self.http1(request, io, reuse).await;
+        }
+        let answer = http2::exchange(io, request, self.body).await?;
+        let location = answer.headers.get("location").map(str::to_owned);
+        Ok((Answer { status: answer.status, body: answer.body }, location))
+    }
+
+    async fn http1(
+        &self,
+        request: &Request,
+        io: BoxIo,
+        reuse: Option<&Idle>,
+    ) -> Result<(Answer, Option<String>), Error> {
+        let mut response = request.send_on(io).await?;
+        let location = response.headers.get("location").map(str::to_owned);
+        let (mut body, mut rest) = (Vec::new(), 0);
+        // What has come of a body that breaks off counts.
+        while rest < MAX_REST && (body.len() < self.body || reuse.is_some()) {
+            let Ok(Some(piece)) = response.body.chunk().await else { break };
+            let wanted = piece.len().min(self.body - body.len());
+            body.extend_from_slice(&piece[..wanted]);
+            rest += piece.len() - wanted;
+        }
+        let answer = Answer { status: response.status, body };
+        if let (Some(idle), Some(io)) = (reuse, response.into_connection()) {
+            idle.put(io);
+        }
+        Ok((answer, location))
+    }
+}
+
+impl Idle {
+    fn take(&self) -> Option<BoxIo> {
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        kept.filter(|(_, since)| since.elapsed() < IDLE).map(|(io, _)| io)
+    }
+
+    fn put(&self, io: BoxIo) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((io, Instant::now()));
+    }
+}
+
+impl std::fmt::Debug for Idle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Idle")
+    }
+}
+
+#[cfg(test)]
+mod tests;
