@@ -182,3 +182,90 @@ fn delta(type_url: &str, nonce: String, all: BTreeMap<String, Resource>, sent: &
     };
     response.encode_to_vec().into()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resources::{EDS, RDS};
+    use footman::proto::{envoy::config::core::v3::Node, google::rpc::Status};
+
+    fn mesh(rewrite: &str) -> Mesh {
+        Mesh::parse(&format!(
+            r#"{{
+                "services": {{"app": {{"account": "spiffe://a", "endpoints": ["127.0.0.1:1"]}}}},
+                "workloads": {{"client.demo": {{"outbound": [{{"listen": "127.0.0.1:2", "routes": [
+                    {{"prefix": "/", "service": "app", "rewrite": "{rewrite}"}}]}}]}}}}
+            }}"#
+        ))
+        .unwrap()
+    }
+
+    fn node() -> Option<Node> {
+        Some(Node { id: "sidecar~127.0.0.1~client.demo~demo.svc.cluster.local".to_owned(), ..Node::default() })
+    }
+
+    fn sotw_request(type_url: &str, names: &[&str], nonce: &str) -> Vec<u8> {
+        let request = DiscoveryRequest {
+            node: node(),
+            type_url: type_url.to_owned(),
+            resource_names: names.iter().map(|name| (*name).to_owned()).collect(),
+            response_nonce: nonce.to_owned(),
+            ..DiscoveryRequest::default()
+        };
+        request.encode_to_vec()
+    }
+
+    #[test]
+    fn sotw_answers_subscriptions_and_changes_only() {
+        let mut stream = Stream::new(Kind::Sotw);
+        let old = mesh("/");
+        let answer = stream.request(&old, &sotw_request(CDS, &[], "")).unwrap().unwrap();
+        let clusters = DiscoveryResponse::decode(answer).unwrap();
+        assert_eq!((clusters.type_url.as_str(), clusters.resources.len()), (CDS, 1));
+        assert!(stream.request(&old, &sotw_request(CDS, &[], &clusters.nonce)).unwrap().is_none());
+        stream.request(&old, &sotw_request(RDS, &["2"], "")).unwrap().unwrap();
+        assert!(stream.changed(&old).is_empty());
+        let changed = stream.changed(&mesh("/v2/"));
+        assert_eq!(changed.len(), 1);
+        assert_eq!(DiscoveryResponse::decode(changed[0].clone()).unwrap().type_url, RDS);
+    }
+
+    #[test]
+    fn sotw_passes_over_stale_nonces_and_tells_what_envoy_refused() {
+        let mut stream = Stream::new(Kind::Sotw);
+        let mesh = mesh("/");
+        stream.request(&mesh, &sotw_request(EDS, &["outbound|80||app"], "")).unwrap().unwrap();
+        assert!(stream.request(&mesh, &sotw_request(EDS, &["other"], "stale")).unwrap().is_none());
+        assert!(stream.request(&mesh, &sotw_request(EDS, &["other"], "1")).unwrap().is_some());
+        let refusal = DiscoveryRequest {
+            type_url: EDS.to_owned(),
+            error_detail: Some(Status { message: "no such thing".to_owned(), ..Status::default() }),
+            ..DiscoveryRequest::default()
+        };
+        let told = stream.request(&mesh, &refusal.encode_to_vec()).unwrap_err();
+        assert_eq!(told, format!("client.demo refused {EDS}: no such thing"));
+        assert!(stream.request(&mesh, b"\xff").is_err());
+    }
+
+    #[test]
+    fn delta_sends_what_is_new_and_names_what_is_gone() {
+        let mut stream = Stream::new(Kind::Delta);
+        let subscribe =
+            DeltaDiscoveryRequest { node: node(), type_url: CDS.to_owned(), ..DeltaDiscoveryRequest::default() };
+        let answer = stream.request(&mesh("/"), &subscribe.encode_to_vec()).unwrap().unwrap();
+        let clusters = DeltaDiscoveryResponse::decode(answer).unwrap();
+        assert_eq!(clusters.resources[0].name, "outbound|80||app");
+        assert!(stream.changed(&mesh("/v2/")).is_empty());
+        let gone = stream.changed(&Mesh::default());
+        let gone = DeltaDiscoveryResponse::decode(gone[0].clone()).unwrap();
+        assert_eq!((gone.resources.len(), gone.removed_resources), (0, vec!["outbound|80||app".to_owned()]));
+        // What Envoy has from an earlier stream is not sent again.
+        let version = clusters.resources[0].version.clone();
+        let again = DeltaDiscoveryRequest {
+            initial_resource_versions: [("outbound|80||app".to_owned(), version)].into(),
+            ..subscribe
+        };
+        let answer = Stream::new(Kind::Delta).request(&mesh("/"), &again.encode_to_vec()).unwrap().unwrap();
+        assert!(DeltaDiscoveryResponse::decode(answer).unwrap().resources.is_empty());
+    }
+}

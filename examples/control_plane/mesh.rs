@@ -158,3 +158,26 @@ fn address_field(fields: &Map<String, Value>, name: &str, at: &str) -> Result<So
 fn address(text: Option<&str>, at: &str) -> Result<SocketAddr, String> {
     text.and_then(|text| text.parse().ok()).ok_or(format!("{at}: an address such as 127.0.0.1:8080 is needed"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_name_the_field() {
+        for (text, error) in [
+            ("[]", "the file: not an object"),
+            (r#"{"services": {"a": {"endpoints": []}}}"#, "services.a.account: a text is needed"),
+            (
+                r#"{"services": {"a": {"account": "x", "endpoints": ["y"]}}}"#,
+                "services.a.endpoints[0]: an address such as 127.0.0.1:8080 is needed",
+            ),
+            (
+                r#"{"workloads": {"w.n": {"outbound": [{"listen": "127.0.0.1:1", "routes": [{"prefix": "/", "service": "a"}]}]}}}"#,
+                "workloads.w.n: route /: no service a",
+            ),
+        ] {
+            assert_eq!(Mesh::parse(text).unwrap_err(), error);
+        }
+    }
+}
