@@ -20,6 +20,7 @@ pub mod envoy;
 pub mod istiod;
 pub mod probe;
 // rank 4
+pub mod bootstrap;
 pub mod dns;
 pub mod secrets;
 #[allow(dead_code)]

@@ -8,4 +8,6 @@ mod captures;
 mod crates;
 mod envoy;
 mod fuzz;
+mod golden;
+#[allow(dead_code, reason = "benches use it as well, and other parts of it")]
 mod support;

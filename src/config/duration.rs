@@ -22,7 +22,7 @@ pub(super) fn go_nanos(text: &str) -> Option<i64> {
 }
 
 /// Proto-JSON's form: seconds with no, three, six or nine decimals.
-pub(super) fn proto_text(nanos: i64) -> String {
+pub(crate) fn proto_text(nanos: i64) -> String {
     let (sign, nanos) = (if nanos < 0 { "-" } else { "" }, nanos.unsigned_abs());
     let (seconds, part) = (nanos / 1_000_000_000, nanos % 1_000_000_000);
     match part {

@@ -21,6 +21,7 @@ pub mod yaml;
 
 pub use addresses::{Interface, is_link_local};
 pub use duration::parse_go_duration;
+pub(crate) use duration::proto_text;
 pub use errors::{ConfigError, Errors};
 pub use flags::{Flag, FlagError, FlagKind, Flags, GLOBAL_FLAGS, PROXY_FLAGS};
 pub use origin::{Origin, Setting};

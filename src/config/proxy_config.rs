@@ -1,7 +1,11 @@
 //! The effective ProxyConfig: defaults, mesh file, PROXY_CONFIG and annotation laid over one another by Istio's rules, then
 //! read into plain fields.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    path::{Component, Path, PathBuf},
+    time::Duration,
+};
 
 use serde_json::{Map, Value as Json};
 
@@ -239,6 +243,28 @@ pub struct PrivateKeyProvider {
     pub poll_delay: Duration,
     /// Whether software takes over where the hardware is missing.
     pub fallback: bool,
+}
+
+impl ProxyConfig {
+    /// A file in the folder `configPath`, its path cleaned of `.`, `..` and doubled slashes as Go's `filepath.Join` does.
+    pub fn config_file(&self, name: &str) -> PathBuf {
+        clean(&Path::new(&self.config_path).join(name))
+    }
+}
+
+fn clean(path: &Path) -> PathBuf {
+    let mut cleaned = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir if matches!(cleaned.components().next_back(), Some(Component::Normal(_))) => {
+                cleaned.pop();
+            }
+            Component::ParentDir if cleaned.has_root() => {}
+            _ => cleaned.push(part),
+        }
+    }
+    cleaned
 }
 
 /// The layers laid over one another: for each field of the schema its value and where it came from.

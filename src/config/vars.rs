@@ -4,8 +4,9 @@ use std::{
     cell::RefCell,
     collections::BTreeMap,
     fmt,
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use serde_json::{Map, Value as Json};
@@ -21,11 +22,14 @@ use super::{
     validate,
     yaml::Node,
 };
+use crate::net::resolve::Resolver;
 
 const LABELS: &str = "./etc/istio/pod/labels";
 const ANNOTATIONS: &str = "./etc/istio/pod/annotations";
 const CONFIG_ANNOTATION: &str = "proxy.istio.io/config";
 const DISCOVERY_ANNOTATION: &str = "sidecar.istio.io/discoveryAddress";
+/// How long the lookup of the statsd address may hold up the start (Istio's figure).
+const STATSD_PATIENCE: Duration = Duration::from_secs(15);
 const STATUS_PORT_ANNOTATION: &str = "status.sidecar.istio.io/port";
 
 /// What the proxy is to the mesh: the first part of its node id.
@@ -88,7 +92,13 @@ impl Vars {
             root: PathBuf::new(),
             processors: std::thread::available_parallelism().map_or(1, usize::from),
         };
-        Vars::load(sources)
+        let mut vars = Vars::load(sources)?;
+        if let Some(host) = vars.statsd_host() {
+            let found = tokio::time::timeout(STATSD_PATIENCE, Resolver::from_system().lookup(&host)).await;
+            let found = found.map_err(|_| "no answer in time".to_owned());
+            vars.set_statsd(&found.and_then(|found| found.map_err(|error| error.to_string())));
+        }
+        Ok(vars)
     }
 
     /// Reads everything from `sources`.
@@ -116,7 +126,34 @@ impl Vars {
         validate::validate(&vars.layers, &mut errors);
         vars.lay_annotations(&mut errors);
         vars.proxy = vars.layers.read();
+        if !vars.proxy.statsd_udp_address.is_empty() && vars.statsd_host().is_none() {
+            let text = &vars.proxy.statsd_udp_address;
+            let literal = validate::split_host_port(text).map(|(host, _)| host.parse().into_iter().collect());
+            vars.set_statsd(&literal);
+        }
         errors.into_result(vars)
+    }
+
+    /// The host of `statsdUdpAddress` while it is still a name.
+    pub fn statsd_host(&self) -> Option<String> {
+        let (host, _) = validate::split_host_port(&self.proxy.statsd_udp_address).ok()?;
+        host.parse::<IpAddr>().is_err().then(|| host.to_owned())
+    }
+
+    /// Puts the looked-up address in place of the name: the first IPv4 address, else the last one; without any the sink is off.
+    pub fn set_statsd(&mut self, found: &Result<Vec<IpAddr>, String>) {
+        let text = self.proxy.statsd_udp_address.clone();
+        let port = text.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
+        let ip = found.as_ref().ok().and_then(|ips| ips.iter().find(|ip| ip.is_ipv4()).or(ips.last()));
+        let address = ip.zip(port).map(|(ip, port)| SocketAddr::new(*ip, port).to_string());
+        if address.is_none() {
+            let why = found.as_ref().err().map_or("the port is not a number", String::as_str);
+            let origin = self.layers.origin("statsdUdpAddress");
+            self.warnings.push(format!("{origin}: statsdUdpAddress: {text:?}: {why}; no statistics go there"));
+        }
+        let origin = self.layers.origin("statsdUdpAddress");
+        self.layers.set("statsdUdpAddress", address.unwrap_or_default().into(), origin);
+        self.proxy = self.layers.read();
     }
 
     /// An environment made of pairs and nothing else, for tests.
@@ -209,6 +246,11 @@ impl Vars {
     /// A path as the agent uses it: relative ones start at the root folder.
     pub fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         if self.root.as_os_str().is_empty() { path.as_ref().to_owned() } else { self.root.join(path) }
+    }
+
+    /// A file in the folder `configPath`, its path cleaned of `.`, `..` and doubled slashes as Go's `filepath.Join` does.
+    pub fn config_file(&self, name: &str) -> PathBuf {
+        self.path(self.proxy.config_file(name))
     }
 
     /// Everything that was noticed and is not fatal, each line with the name of its source.

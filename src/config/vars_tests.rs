@@ -222,3 +222,38 @@ fn instance_ip_forms() {
     assert_eq!(first("::ffff:10.0.0.1"), "10.0.0.1");
     assert_eq!(first("10.244.1.300"), "127.0.0.1");
 }
+
+#[test]
+fn statsd_addresses() {
+    let of = |text: &str, found: Option<Result<Vec<IpAddr>, String>>| {
+        let mut vars = proxy_config(&format!("statsdUdpAddress: '{text}'")).unwrap();
+        assert_eq!(vars.statsd_host().is_some(), found.is_some(), "{text}");
+        if let Some(found) = found {
+            vars.set_statsd(&found);
+        }
+        (
+            vars.proxy().statsd_udp_address.clone(),
+            vars.warnings().iter().any(|warning| warning.contains("statsdUdpAddress")),
+        )
+    };
+    let ips = |texts: &[&str]| Some(Ok(texts.iter().map(|ip| ip.parse().unwrap()).collect()));
+    assert_eq!(of("[2001:DB8:0::40]:9125", None), ("[2001:db8::40]:9125".into(), false));
+    assert_eq!(of("10.0.0.1:9125", None), ("10.0.0.1:9125".into(), false));
+    assert_eq!(of("s:9125", ips(&["fd00::1", "10.0.0.1", "10.0.0.2"])), ("10.0.0.1:9125".into(), false));
+    assert_eq!(of("s:9125", ips(&["fd00::1", "fd00::2"])), ("[fd00::2]:9125".into(), false));
+    assert_eq!(of("s:9125", Some(Err("no such name".into()))), (String::new(), true));
+    assert_eq!(of("s:x", ips(&["10.0.0.1"])), (String::new(), true));
+    assert_eq!(of("noport", None), (String::new(), true));
+}
+
+#[test]
+fn files_in_the_configuration_folder() {
+    let of = |path: &str| {
+        let proxy = ProxyConfig { config_path: path.to_owned(), ..ProxyConfig::default() };
+        proxy.config_file("XDS").to_string_lossy().into_owned()
+    };
+    assert_eq!(of("./etc/istio/proxy"), "etc/istio/proxy/XDS");
+    assert_eq!(of("/run//a/../b/"), "/run/b/XDS");
+    assert_eq!(of("../x/.."), "../XDS");
+    assert_eq!(of("/.."), "/XDS");
+}

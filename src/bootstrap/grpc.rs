@@ -1,0 +1,68 @@
+//! The bootstrap of gRPC libraries that speak xDS themselves ("proxyless"): they go through the agent's XDS socket.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value as Json, json};
+
+use super::{Config, GRPC_BOOTSTRAP, Surroundings, node::Node};
+use crate::config::Vars;
+
+/// How often the libraries look at certificate files.
+const REFRESH: &str = "900s";
+
+/// Where the file goes and what it points to.
+#[derive(Debug, Clone)]
+pub(super) struct Target {
+    path: Option<PathBuf>,
+    xds_socket: String,
+    output_certs: String,
+}
+
+impl Target {
+    pub(super) fn from_vars(vars: &Vars) -> Target {
+        let path = vars.text_or("GRPC_XDS_BOOTSTRAP", GRPC_BOOTSTRAP);
+        Target {
+            path: (!path.is_empty()).then(|| vars.path(&path)),
+            xds_socket: vars.proxy().config_file("XDS").to_string_lossy().into_owned(),
+            output_certs: vars.text_or("OUTPUT_CERTS", ""),
+        }
+    }
+
+    pub(super) fn is_on(&self) -> bool {
+        self.path.is_some()
+    }
+
+    pub(super) fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+}
+
+pub(super) fn document(config: &Config, around: &Surroundings) -> Json {
+    let node = Node::new(config, around);
+    let mut metadata = node.metadata.typed();
+    metadata.insert("GENERATOR".to_owned(), "grpc".into());
+    let mut all = Map::new();
+    let server = json!({
+        "server_uri": format!("unix:///{}", config.grpc.xds_socket),
+        "channel_creds": [{"type": "insecure"}],
+        "server_features": ["xds_v3"]
+    });
+    all.insert("xds_servers".to_owned(), json!([server]));
+    all.insert("node".to_owned(), json!({"id": node.id, "metadata": metadata, "locality": node.locality}));
+    let folder = &config.grpc.output_certs;
+    if !folder.is_empty() {
+        let file = |name: &str| format!("{}/{name}", folder.trim_end_matches('/'));
+        let provider = json!({
+            "plugin_name": "file_watcher",
+            "config": {
+                "certificate_file": file("cert-chain.pem"),
+                "private_key_file": file("key.pem"),
+                "ca_certificate_file": file("root-cert.pem"),
+                "refresh_interval": REFRESH
+            }
+        });
+        all.insert("certificate_providers".to_owned(), json!({"default": provider}));
+    }
+    all.insert("server_listener_resource_name_template".to_owned(), "xds.istio.io/grpc/lds/inbound/%s".into());
+    Json::Object(all)
+}

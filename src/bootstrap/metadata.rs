@@ -1,0 +1,315 @@
+//! Metadata of the node: what `ISTIO_META_*`, `ISTIO_METAJSON_*`, labels, annotations and the agent's own settings tell istiod.
+//!
+//! Istio keeps it twice and so do we: *raw* (every key as it came) and *typed* (keys that it knows, checked and put into
+//! their form). Envoy's bootstrap gets the typed part and every raw key that it lacks; the gRPC bootstrap the typed part.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value as Json};
+
+use crate::config::{Errors, Vars};
+
+/// Forms of typed keys.
+#[derive(Clone, Copy)]
+enum Form {
+    Text,
+    /// A boolean inside text.
+    Flag,
+    Number,
+    /// A list of texts.
+    List,
+    Object,
+    /// JSON text with the ports of the pod.
+    Ports,
+}
+
+/// The keys that Istio knows (pkg/model/proxy.go, NodeMetadata).
+const KEYS: &[(&str, Form)] = &[
+    ("NAME", Form::Text),
+    ("NAMESPACE", Form::Text),
+    ("SERVICE_ACCOUNT", Form::Text),
+    ("OWNER", Form::Text),
+    ("PILOT_SAN", Form::List),
+    ("OUTLIER_LOG_PATH", Form::Text),
+    ("APP_CONTAINERS", Form::Text),
+    ("ISTIO_PROXY_SHA", Form::Text),
+    ("PROXY_CONFIG", Form::Object),
+    ("ISTIO_VERSION", Form::Text),
+    ("ISTIO_REVISION", Form::Text),
+    ("LABELS", Form::Object),
+    ("STATIC_LABELS", Form::Object),
+    ("ANNOTATIONS", Form::Object),
+    ("INSTANCE_IPS", Form::Text),
+    ("NODE_NAME", Form::Text),
+    ("WORKLOAD_NAME", Form::Text),
+    ("INTERCEPTION_MODE", Form::Text),
+    ("HTTP_PROXY_PORT", Form::Text),
+    ("MESH_ID", Form::Text),
+    ("CLUSTER_ID", Form::Text),
+    ("NETWORK", Form::Text),
+    ("REQUESTED_NETWORK_VIEW", Form::Text),
+    ("POD_PORTS", Form::Ports),
+    ("TLS_SERVER_CERT_CHAIN", Form::Text),
+    ("TLS_SERVER_KEY", Form::Text),
+    ("TLS_SERVER_ROOT_CERT", Form::Text),
+    ("TLS_CLIENT_CERT_CHAIN", Form::Text),
+    ("TLS_CLIENT_KEY", Form::Text),
+    ("TLS_CLIENT_ROOT_CERT", Form::Text),
+    ("BASE", Form::Text),
+    ("IDLE_TIMEOUT", Form::Text),
+    ("HTTP10", Form::Text),
+    ("GENERATOR", Form::Text),
+    ("ENABLE_SELF_DISCOVERY", Form::Flag),
+    ("DNS_CAPTURE", Form::Flag),
+    ("DNS_AUTO_ALLOCATE", Form::Flag),
+    ("ENABLE_HBONE", Form::Flag),
+    ("DISABLE_HBONE_SEND", Form::Flag),
+    ("INBOUND_LISTENER_EXACT_BALANCE", Form::Flag),
+    ("OUTBOUND_LISTENER_EXACT_BALANCE", Form::Flag),
+    ("DNS_PROXY_ADDR", Form::Text),
+    ("AUTO_REGISTER_GROUP", Form::Text),
+    ("WORKLOAD_ENTRY", Form::Text),
+    ("UNPRIVILEGED_POD", Form::Text),
+    ("CLOUDRUN_ADDR", Form::Text),
+    ("PLATFORM_METADATA", Form::Object),
+    ("STS_PORT", Form::Text),
+    ("ENVOY_STATUS_PORT", Form::Number),
+    ("ENVOY_PROMETHEUS_PORT", Form::Number),
+    ("ENVOY_SECURE_METRICS_PORT", Form::Number),
+    ("ENVOY_SECURE_MERGED_METRICS_PORT", Form::Number),
+    ("EXIT_ON_ZERO_ACTIVE_CONNECTIONS", Form::Flag),
+    ("METADATA_DISCOVERY", Form::Flag),
+    ("ENVOY_SKIP_DEPRECATED_LOGS", Form::Flag),
+    ("WORKLOAD_IDENTITY_SOCKET_FILE", Form::Text),
+];
+
+/// The label by which a workload tells its place, and the one that overrides it.
+const LOCALITY_LABELS: [&str; 2] = ["topology.istio.io/locality", "istio-locality"];
+/// Changes with each roll-out and says nothing about the workload.
+const TEMPLATE_HASH: &str = "pod-template-hash";
+
+/// The node's metadata.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Metadata {
+    typed: Map<String, Json>,
+    raw: Map<String, Json>,
+}
+
+impl Metadata {
+    /// What environment and proxyMetadata say; the agent's own settings come with [`Metadata::set`].
+    pub(super) fn from_vars(vars: &Vars, errors: &mut Errors, warnings: &mut Vec<String>) -> Metadata {
+        let mut metadata = Metadata::default();
+        for (name, value) in &vars.proxy().proxy_metadata {
+            if let Some(key) = name.strip_prefix("ISTIO_META_") {
+                metadata.take(key, value.as_str().into(), &format!("proxyMetadata.{name}"), errors);
+            }
+        }
+        for (key, value) in vars.prefixed("ISTIO_META_") {
+            metadata.take(key, value.into(), &format!("ISTIO_META_{key}"), errors);
+        }
+        for (suffix, value) in vars.prefixed("ISTIO_METAJSON_") {
+            let name = format!("ISTIO_METAJSON_{suffix}");
+            match serde_json::from_str::<Map<String, Json>>(value) {
+                Ok(members) => {
+                    members.into_iter().for_each(|(key, value)| metadata.take(&key, value, &name, errors));
+                }
+                Err(error) => warnings.push(format!("{name}: not a JSON object ({error}); skipped")),
+            }
+        }
+        if let Some(address) = vars.text("DNS_PROXY_ADDR").filter(|address| !address.is_empty()) {
+            metadata.take("DNS_PROXY_ADDR", address.into(), "DNS_PROXY_ADDR", errors);
+        }
+        metadata
+    }
+
+    /// Takes a raw value, and its typed form where the key has one; `source` names it in errors.
+    fn take(&mut self, key: &str, value: Json, source: &str, errors: &mut Errors) {
+        if let Some((_, form)) = KEYS.iter().find(|(known, _)| *known == key) {
+            match typed(*form, &value) {
+                Ok(value) => self.set(key, value),
+                Err(wanted) => errors.add(source, format!("metadata {key}: {value} is not {wanted}")),
+            }
+        }
+        self.raw.insert(key.to_owned(), value);
+    }
+
+    /// Sets a typed value; `None` takes it away, after which a raw one shows.
+    pub(super) fn set(&mut self, key: &str, value: impl Into<Option<Json>>) {
+        match value.into() {
+            Some(value) => self.typed.insert(key.to_owned(), value),
+            None => self.typed.shift_remove(key),
+        };
+    }
+
+    /// A typed text, or nothing where it is empty.
+    pub(super) fn set_text(&mut self, key: &str, value: &str) {
+        self.set(key, (!value.is_empty()).then(|| value.into()));
+    }
+
+    /// A raw value that is not typed.
+    pub(super) fn set_raw(&mut self, key: &str, value: Json) {
+        self.raw.insert(key.to_owned(), value);
+    }
+
+    /// A typed text; empty when it is not set.
+    pub(super) fn text(&self, key: &str) -> &str {
+        self.typed.get(key).and_then(Json::as_str).unwrap_or_default()
+    }
+
+    /// A typed boolean; false when it is not set.
+    pub(super) fn flag(&self, key: &str) -> bool {
+        self.text(key) == "true"
+    }
+
+    /// A raw text.
+    pub(super) fn raw_text(&self, key: &str) -> Option<&str> {
+        self.raw.get(key)?.as_str()
+    }
+
+    /// A label of the workload.
+    pub(super) fn label(&self, name: &str) -> Option<&str> {
+        self.typed.get("LABELS")?.get(name)?.as_str()
+    }
+
+    /// Labels and annotations of the pod: `ISTIO_METAJSON_LABELS`, what the platform adds, the files.
+    pub(super) fn set_pod(
+        &mut self,
+        vars: &Vars,
+        instance_labels: &BTreeMap<String, String>,
+        warnings: &mut Vec<String>,
+    ) {
+        let mut fixed =
+            vars.prefixed("ISTIO_METAJSON_").find(|(suffix, _)| *suffix == "LABELS").and_then(|(_, text)| {
+                let members = serde_json::from_str::<Map<String, Json>>(text).ok()?;
+                Some(texts(members, warnings))
+            });
+        fixed = fixed.filter(|labels| !labels.is_empty());
+        if let Some(labels) = &mut fixed {
+            // The same map serves as LABELS in Istio, which therefore also gets the platform's.
+            labels.extend(text_map(instance_labels));
+            self.set("LABELS", Json::Object(labels.clone()));
+        } else if !instance_labels.is_empty() {
+            fixed = Some(text_map(instance_labels).collect());
+        }
+        if let Some(labels) = &fixed {
+            self.set("STATIC_LABELS", Json::Object(labels.clone()));
+        }
+        if let Some(labels) = vars.labels() {
+            let mut all = fixed.unwrap_or_default();
+            all.extend(text_map(labels).filter(|(key, _)| key != TEMPLATE_HASH));
+            self.set("LABELS", (!all.is_empty()).then_some(Json::Object(all)));
+        }
+        if let Some(annotations) = vars.annotations().filter(|annotations| !annotations.is_empty()) {
+            let mut all = match self.typed.shift_remove("ANNOTATIONS") {
+                Some(Json::Object(all)) => all,
+                _ => Map::new(),
+            };
+            all.extend(text_map(annotations));
+            self.set("ANNOTATIONS", Json::Object(all));
+        }
+    }
+
+    /// The place that a label tells, as `region/zone/subzone`; puts the label `istio-locality` into this form.
+    pub(super) fn label_locality(&mut self, has_labels_file: bool) -> Option<String> {
+        let text = LOCALITY_LABELS.iter().find_map(|name| self.label(name))?;
+        if text.is_empty() {
+            return None;
+        }
+        let place = if text.contains('/') { text.to_owned() } else { text.replace('.', "/") };
+        // Without a labels file LABELS and STATIC_LABELS are one map in Istio.
+        let maps: &[&str] = if has_labels_file { &["LABELS"] } else { &["LABELS", "STATIC_LABELS"] };
+        for map in maps {
+            if let Some(Json::Object(labels)) = self.typed.get_mut(*map) {
+                labels.insert("istio-locality".to_owned(), place.as_str().into());
+            }
+        }
+        Some(place)
+    }
+
+    /// The typed part.
+    pub(super) fn typed(&self) -> Map<String, Json> {
+        self.typed.clone()
+    }
+
+    /// All of it: typed, and raw where typed has nothing.
+    pub(super) fn all(&self) -> Map<String, Json> {
+        let mut all = self.typed.clone();
+        for (key, value) in &self.raw {
+            if !all.contains_key(key) {
+                all.insert(key.clone(), value.clone());
+            }
+        }
+        all
+    }
+}
+
+/// The typed form of a raw value; `None` for an empty one, the form that is wanted when it does not fit.
+fn typed(form: Form, value: &Json) -> Result<Option<Json>, &'static str> {
+    let wanted = match (form, value) {
+        (_, Json::Null) => return Ok(None),
+        (Form::Text, Json::String(text)) => return Ok((!text.is_empty()).then(|| text.as_str().into())),
+        (Form::Flag, Json::String(text)) => match text.as_str() {
+            "1" | "t" | "T" | "TRUE" | "true" | "True" => return Ok(Some("true".into())),
+            "0" | "f" | "F" | "FALSE" | "false" | "False" => return Ok(None),
+            _ => "true or false in quotes",
+        },
+        (Form::Number, Json::Number(_)) | (Form::List, Json::Array(_)) | (Form::Object, Json::Object(_)) => {
+            return Ok(Some(value.clone()));
+        }
+        (Form::Ports, Json::String(text)) => match ports(text) {
+            Ok(ports) => return Ok(ports.map(Json::String)),
+            Err(wanted) => wanted,
+        },
+        (Form::Text, _) => "text",
+        (Form::Flag, _) => "true or false in quotes",
+        (Form::Number, _) => "a number",
+        (Form::List, _) => "a list",
+        (Form::Object, _) => "an object",
+        (Form::Ports, _) => PORTS,
+    };
+    Err(wanted)
+}
+
+const PORTS: &str = "text with a JSON array of {name, containerPort, protocol}";
+
+/// Ports of the pod with only the members that istiod reads; `None` for an empty array.
+fn ports(text: &str) -> Result<Option<String>, &'static str> {
+    let Ok(Json::Array(ports)) = serde_json::from_str(text) else { return Err(PORTS) };
+    let mut kept = Vec::with_capacity(ports.len());
+    for port in ports {
+        let mut members = Map::new();
+        match port.get("name") {
+            None | Some(Json::Null) => {}
+            Some(Json::String(name)) if name.is_empty() => {}
+            Some(Json::String(name)) => {
+                members.insert("name".to_owned(), name.as_str().into());
+            }
+            Some(_) => return Err(PORTS),
+        }
+        let number = port.get("containerPort").map_or(Some(0), Json::as_i64).ok_or(PORTS)?;
+        let protocol = port.get("protocol").map_or(Some(""), Json::as_str).ok_or(PORTS)?;
+        if !port.is_object() {
+            return Err(PORTS);
+        }
+        members.insert("containerPort".to_owned(), number.into());
+        members.insert("protocol".to_owned(), protocol.into());
+        kept.push(Json::Object(members));
+    }
+    Ok((!kept.is_empty()).then(|| Json::Array(kept).to_string()))
+}
+
+/// Labels are texts; anything else counts as empty.
+fn texts(members: Map<String, Json>, warnings: &mut Vec<String>) -> Map<String, Json> {
+    let text = |(key, value): (String, Json)| {
+        if value.is_string() {
+            return (key, value);
+        }
+        warnings.push(format!("ISTIO_METAJSON_LABELS: {key}: {value} is not text; the label is empty"));
+        (key, "".into())
+    };
+    members.into_iter().map(text).collect()
+}
+
+fn text_map(map: &BTreeMap<String, String>) -> impl Iterator<Item = (String, Json)> {
+    map.iter().map(|(key, value)| (key.clone(), value.as_str().into()))
+}

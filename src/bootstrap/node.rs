@@ -1,0 +1,97 @@
+//! The `node` section: who this proxy is. The rules are those of Istio's pkg/bootstrap/config.go.
+
+use serde_json::{Map, Value as Json, json};
+
+use super::{Config, Surroundings, metadata::Metadata};
+use crate::config::ClusterName;
+
+/// The node as istiod will see it.
+pub(super) struct Node {
+    pub(super) id: String,
+    pub(super) cluster: String,
+    pub(super) locality: Map<String, Json>,
+    pub(super) metadata: Metadata,
+}
+
+impl Node {
+    /// `config` and what only shows when the agent starts.
+    pub(super) fn new(config: &Config, around: &Surroundings) -> Node {
+        let mut metadata = config.metadata.clone();
+        let platform = &around.platform;
+        if !platform.metadata.is_empty() {
+            metadata.set("PLATFORM_METADATA", json!(platform.metadata));
+        }
+        let locality = match metadata.label_locality(config.has_labels_file) {
+            Some(place) => place,
+            None => platform.locality.join("/"),
+        };
+        if around.credential_socket {
+            metadata.set_raw("credential", "true".into());
+        }
+        if around.external_sds {
+            metadata.set_raw("file-credential", "true".into());
+        }
+        if metadata.text("METADATA_DISCOVERY").is_empty() {
+            let enabled = if metadata.flag("ENABLE_HBONE") { "true" } else { "false" };
+            metadata.set("METADATA_DISCOVERY", Json::from(enabled));
+        }
+        Node {
+            id: config.node_id.clone(),
+            cluster: cluster(&config.proxy.cluster_name, &metadata),
+            locality: locality_object(&locality),
+            metadata,
+        }
+    }
+
+    /// As Envoy's bootstrap has it.
+    pub(super) fn to_json(&self) -> Json {
+        json!({"id": self.id, "cluster": self.cluster, "locality": self.locality, "metadata": self.metadata.all()})
+    }
+}
+
+/// `region/zone/subzone`, each only if it is there.
+fn locality_object(place: &str) -> Map<String, Json> {
+    ["region", "zone", "sub_zone"]
+        .into_iter()
+        .zip(place.split('/'))
+        .filter(|(_, part)| !part.is_empty())
+        .map(|(key, part)| (key.to_owned(), part.into()))
+        .collect()
+}
+
+fn cluster(name: &ClusterName, metadata: &Metadata) -> String {
+    let namespace = metadata.text("NAMESPACE");
+    match name {
+        ClusterName::Service(name) => cluster_or_default(name, metadata),
+        ClusterName::AppLabelAndNamespace => cluster_or_default("istio-proxy", metadata),
+        ClusterName::CanonicalNameAndNamespace if !namespace.is_empty() => {
+            format!("{}.{namespace}", canonical_name(metadata))
+        }
+        ClusterName::CanonicalName | ClusterName::CanonicalNameAndNamespace => {
+            cluster_or_default(canonical_name(metadata), metadata)
+        }
+    }
+}
+
+fn cluster_or_default(name: &str, metadata: &Metadata) -> String {
+    if !name.is_empty() && name != "istio-proxy" {
+        return name.to_owned();
+    }
+    let namespace = metadata.text("NAMESPACE");
+    let labels = ["app", "app.kubernetes.io/name", "service.istio.io/canonical-name"];
+    let workload = Some(metadata.text("WORKLOAD_NAME")).filter(|name| !name.is_empty());
+    match labels.into_iter().find_map(|label| metadata.label(label)).or(workload) {
+        Some(name) => format!("{name}.{namespace}"),
+        None if namespace.is_empty() => "istio-proxy".to_owned(),
+        None => format!("istio-proxy.{namespace}"),
+    }
+}
+
+fn canonical_name(metadata: &Metadata) -> &str {
+    ["service.istio.io/canonical-name", "app.kubernetes.io/name", "app"]
+        .into_iter()
+        .find_map(|label| metadata.label(label))
+        .filter(|name| !name.is_empty())
+        .or(Some(metadata.text("WORKLOAD_NAME")).filter(|name| !name.is_empty()))
+        .unwrap_or("istio-proxy")
+}

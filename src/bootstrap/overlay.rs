@@ -1,0 +1,93 @@
+//! `ISTIO_BOOTSTRAP_OVERRIDE`: a YAML or JSON file that Envoy merges over its bootstrap (`--config-yaml`).
+
+use crate::config::{Errors, Vars, yaml::Node};
+
+const VARIABLE: &str = "ISTIO_BOOTSTRAP_OVERRIDE";
+const PLACEHOLDER: &str = "$(HOST_IP)";
+
+/// The file's content as JSON text; `None` where none is configured.
+///
+/// A file that cannot be read only warns, as in Istio; one that is no YAML mapping is an error, since Envoy would start
+/// without what it was meant to have.
+pub(super) fn read(vars: &Vars, errors: &mut Errors, warnings: &mut Vec<String>) -> Option<String> {
+    let path = vars.text(VARIABLE).filter(|path| !path.is_empty())?;
+    let bytes = match std::fs::read(vars.path(path)) {
+        Ok(bytes) => bytes,
+        Err(error) => {
+            warnings.push(format!("{VARIABLE}: {path}: {error}; Envoy starts without it"));
+            return None;
+        }
+    };
+    let text = with_host_ip(&String::from_utf8_lossy(&bytes), &vars.text_or("HOST_IP", ""));
+    merged_text(&text).map_err(|message| errors.add(VARIABLE, format!("{path}: {message}"))).ok().flatten()
+}
+
+/// `text` as JSON; `None` for an empty document.
+fn merged_text(text: &str) -> Result<Option<String>, String> {
+    use crate::config::yaml::Value;
+    let node = Node::parse(text).map_err(|error| error.to_string())?;
+    match node.value {
+        Value::Null => Ok(None),
+        Value::Map(_) => Ok(Some(node.to_json().to_string())),
+        _ => Err(format!("line {}: a mapping is wanted, not {}", node.line, node.kind())),
+    }
+}
+
+/// Puts HOST_IP in place of every `$(HOST_IP)`; an IPv6 address gets brackets, once, and quotes where YAML needs them.
+fn with_host_ip(text: &str, host_ip: &str) -> String {
+    if !host_ip.contains(':') {
+        return text.replace(PLACEHOLDER, host_ip);
+    }
+    let bracketed = format!("[{host_ip}]");
+    let text = text.replace("[$(HOST_IP)]", &bracketed);
+    let mut out = String::with_capacity(text.len());
+    for line in text.split_inclusive('\n') {
+        out.push_str(&line_with_host_ip(line, &bracketed));
+    }
+    out
+}
+
+/// A plain scalar that begins with the address would be a YAML list, so the whole scalar is quoted.
+fn line_with_host_ip(line: &str, bracketed: &str) -> String {
+    let Some(at) = line.find(PLACEHOLDER) else { return line.to_owned() };
+    let (before, rest) = line.split_at(at);
+    let starts_plain = before.ends_with([' ', '\t']) && before.trim_end().ends_with([':', '-', ',', '{', '[']);
+    let end = rest.find([' ', '\t', ',', '}', '\n', '\r']).unwrap_or(rest.len());
+    if !starts_plain {
+        return line.replace(PLACEHOLDER, bracketed);
+    }
+    let (scalar, after) = rest.split_at(end);
+    let after = line_with_host_ip(after, bracketed);
+    format!("{before}\"{}\"{after}", scalar.replace(PLACEHOLDER, bracketed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn json(text: &str, host_ip: &str) -> serde_json::Value {
+        let text = merged_text(&with_host_ip(text, host_ip)).unwrap().unwrap();
+        serde_json::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn the_host_address_in_every_spelling() {
+        let of =
+            |value: &str, host_ip: &str| json(&format!("tracing:\n  a: {value}\n"), host_ip)["tracing"]["a"].clone();
+        assert_eq!(of("\"[$(HOST_IP)]:8126\"", "dead::beef"), "[dead::beef]:8126");
+        assert_eq!(of("\"[$(HOST_IP)]:8126\"", "169.254.169.254"), "[169.254.169.254]:8126");
+        assert_eq!(of("'$(HOST_IP):8127'", "dead::beef"), "[dead::beef]:8127");
+        assert_eq!(of("$(HOST_IP):8126", "dead::beef"), "[dead::beef]:8126");
+        assert_eq!(of("$(HOST_IP):8126", "10.0.0.1"), "10.0.0.1:8126");
+        assert_eq!(of("{b: $(HOST_IP):1, c: x}", "dead::beef"), serde_json::json!({"b": "[dead::beef]:1", "c": "x"}));
+        assert_eq!(of("'$(HOST_IP):1'", ""), ":1");
+    }
+
+    #[test]
+    fn documents() {
+        assert_eq!(merged_text("# nothing"), Ok(None));
+        assert_eq!(merged_text("a: yes\n"), Ok(Some("{\"a\":true}".to_owned())));
+        assert!(merged_text("'{\"a\": 1}'").unwrap_err().contains("a mapping is wanted, not text"));
+        assert!(merged_text("a: [1").unwrap_err().contains("line"));
+    }
+}

@@ -1,0 +1,202 @@
+//! Statistics: which of them Envoy keeps, how it reads tags out of their names, how often it flushes them.
+
+use std::net::IpAddr;
+
+use serde_json::{Map, Value as Json, json};
+
+use super::annotation;
+use crate::config::{Vars, parse_go_duration};
+
+/// How Envoy flushes when no annotation says otherwise.
+const DEFAULT_FLUSH_MILLIS: u128 = 5_000;
+/// Envoy refuses longer flush intervals.
+const MAX_FLUSH_MILLIS: u128 = 300_000;
+
+/// Tags and the expressions that find them, before and after those of the user.
+const TAGS: &[(&str, &str)] = &[
+    ("cluster_name", r"^cluster(\.(.+);)"),
+    ("http_conn_manager_prefix", r"^http\.(((?:[_.[:digit:]\w]*|[_\[\]aAbBcCdDeEfF[:digit:]\w\:]*));\.)"),
+    ("thread_name", r"^server(\.(.+))\.watchdog"),
+    ("tcp_prefix", r"^tcp\.((.*?)\.)\w+?$"),
+    ("response_code", r"_rq(_(\d{3}))$"),
+    ("response_code_class", r"_rq(_(\dxx))$"),
+    (
+        "http_conn_manager_listener_prefix",
+        r"^listener(?=\.).*?\.http\.(((?:[_.[:digit:]]*|[_\[\]aAbBcCdDeEfF[:digit:]]*))\.)",
+    ),
+    ("listener_address", r"^listener\.(((?:[_.[:digit:]]*|[_\[\]aAbBcCdDeEfF[:digit:]]*))\.)"),
+    ("mongo_prefix", r"^mongo\.(.+?)\.(collection|cmd|cx_|op_|delays_|decoding_)(.*?)$"),
+];
+const LATER_TAGS: &[(&str, &str)] = &[
+    ("cache", r"(cache\.(.+?)\.)"),
+    ("component", r"(component\.(.+?)\.)"),
+    ("tag", r"(tag\.(.+?);\.)"),
+    ("wasm_filter", r"(wasm_filter\.(.+?)\.)"),
+    ("authz_enforce_result", r"rbac(\.(allowed|denied))"),
+    ("authz_dry_run_action", r"(\.istio_dry_run_(allow|deny)_)"),
+    ("authz_dry_run_result", r"(\.shadow_(allowed|denied))"),
+];
+const REQUIRED_PREFIXES: &[&str] = &["cluster_manager", "listener_manager", "server", "cluster.xds-grpc", "wasm"];
+const REQUIRED_SUFFIXES: &[&str] = &["rbac.allowed", "rbac.denied", "shadow_allowed", "shadow_denied"];
+const REQUIRED_REGEXP: &str = r"vhost\..*\.route\..*";
+
+/// What annotations and ProxyConfig say about statistics.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Stats {
+    flush_millis: Option<u128>,
+    eviction_nanos: Option<u128>,
+    tags: Vec<String>,
+    prefixes: Vec<String>,
+    suffixes: Vec<String>,
+    regexps: Vec<String>,
+    buckets: Vec<(String, Json)>,
+    counts_connections: bool,
+}
+
+impl Stats {
+    pub(super) fn from_vars(vars: &Vars, warnings: &mut Vec<String>) -> Stats {
+        let matcher = &vars.proxy().proxy_stats_matcher;
+        let addresses = vars.ip_addresses();
+        let list = |name: &str, configured: &[String]| {
+            let items: Vec<String> = match vars.annotation(name).filter(|text| !text.is_empty()) {
+                Some(text) => text.split(',').map(str::to_owned).collect(),
+                None => configured.to_vec(),
+            };
+            expanded(items, addresses)
+        };
+        let flush_millis = flush(vars, warnings);
+        Stats {
+            flush_millis,
+            eviction_nanos: eviction(vars, flush_millis, warnings),
+            tags: tags(vars),
+            prefixes: list("sidecar.istio.io/statsInclusionPrefixes", &matcher.prefixes),
+            suffixes: list("sidecar.istio.io/statsInclusionSuffixes", &matcher.suffixes),
+            regexps: list("sidecar.istio.io/statsInclusionRegexps", &matcher.regexps),
+            buckets: buckets(vars, warnings),
+            counts_connections: vars.bool("EXIT_ON_ZERO_ACTIVE_CONNECTIONS", false),
+        }
+    }
+
+    /// Puts the sections into the bootstrap.
+    pub(super) fn add_to(&self, bootstrap: &mut Map<String, Json>, metadata_discovery: bool) {
+        if let Some(millis) = self.flush_millis {
+            bootstrap.insert("stats_flush_interval".to_owned(), seconds(millis * 1_000_000).into());
+        }
+        if let Some(nanos) = self.eviction_nanos {
+            bootstrap.insert("stats_eviction_interval".to_owned(), seconds(nanos).into());
+        }
+        let tag = |name: &str, regex: &str| json!({"tag_name": name, "regex": regex});
+        let own = self.tags.iter().map(|name| tag(name, &format!(r"({name}=\.=(.*?);\.;)")));
+        let earlier = TAGS.iter().map(|(name, regex)| tag(name, regex));
+        let later = LATER_TAGS.iter().map(|(name, regex)| tag(name, regex));
+        let tags: Vec<Json> = earlier.chain(own).chain(later).collect();
+        let mut config = json!({
+            "use_all_default_tags": false,
+            "stats_tags": tags,
+            "stats_matcher": {"inclusion_list": {"patterns": self.patterns(metadata_discovery)}}
+        });
+        if !self.buckets.is_empty() {
+            let setting = |(prefix, buckets): &(String, Json)| json!({"match": {"prefix": prefix}, "buckets": buckets});
+            let settings: Vec<Json> = self.buckets.iter().map(setting).collect();
+            super::member(&mut config, "histogram_bucket_settings", settings.into());
+        }
+        bootstrap.insert("stats_config".to_owned(), config);
+    }
+
+    fn patterns(&self, metadata_discovery: bool) -> Vec<Json> {
+        let prefix = |text: &str| json!({"prefix": text});
+        let suffix = |text: &str| json!({"suffix": text});
+        let regexp = |text: &str| json!({"safe_regex": {"regex": text}});
+        let mut patterns = vec![prefix("reporter=")];
+        if metadata_discovery {
+            patterns.push(prefix("workload_discovery"));
+        }
+        patterns.extend(self.prefixes.iter().map(|text| prefix(text)));
+        patterns.extend(REQUIRED_PREFIXES.iter().map(|text| prefix(text)));
+        patterns.extend(self.suffixes.iter().map(|text| suffix(text)));
+        patterns.extend(REQUIRED_SUFFIXES.iter().map(|text| suffix(text)));
+        if self.counts_connections {
+            patterns.push(suffix("downstream_cx_active"));
+        }
+        patterns.extend(self.regexps.iter().map(|text| regexp(text)));
+        patterns.extend([regexp(REQUIRED_REGEXP), prefix("component"), prefix("istio")]);
+        patterns
+    }
+}
+
+/// Empty items go, since Envoy refuses them; `{pod_ip}` stands for each address in turn.
+fn expanded(items: Vec<String>, addresses: &[IpAddr]) -> Vec<String> {
+    let mut out = Vec::new();
+    for item in items.into_iter().filter(|item| !item.is_empty()) {
+        if item.contains("{pod_ip}") {
+            out.extend(addresses.iter().map(|ip| item.replace("{pod_ip}", &ip.to_string())));
+        } else {
+            out.push(item);
+        }
+    }
+    out
+}
+
+fn tags(vars: &Vars) -> Vec<String> {
+    let annotated = vars.annotation("sidecar.istio.io/extraStatTags").unwrap_or_default().split(',').map(str::to_owned);
+    let mut tags: Vec<String> = Vec::new();
+    for tag in vars.proxy().extra_stat_tags.iter().cloned().chain(annotated) {
+        if !tag.is_empty() && !tags.contains(&tag) {
+            tags.push(tag);
+        }
+    }
+    tags
+}
+
+fn flush(vars: &Vars, warnings: &mut Vec<String>) -> Option<u128> {
+    const NAME: &str = "sidecar.istio.io/statsFlushInterval";
+    let text = vars.annotation(NAME)?;
+    let duration = parse_go_duration(text);
+    if duration.is_some_and(|duration| duration.is_zero()) {
+        return None;
+    }
+    let millis = duration.map(|duration| duration.as_millis()).filter(|millis| (1..MAX_FLUSH_MILLIS).contains(millis));
+    if millis.is_none() {
+        warnings.push(format!("{}: {text:?} is not a duration from 1ms to below 5m; ignored", annotation(NAME)));
+    }
+    millis
+}
+
+fn eviction(vars: &Vars, flush_millis: Option<u128>, warnings: &mut Vec<String>) -> Option<u128> {
+    const NAME: &str = "sidecar.istio.io/statsEvictionInterval";
+    let text = vars.annotation(NAME)?;
+    let flush = flush_millis.unwrap_or(DEFAULT_FLUSH_MILLIS) * 1_000_000;
+    let nanos = parse_go_duration(text).map(|duration| duration.as_nanos());
+    let fitting = nanos.filter(|nanos| *nanos > 0 && nanos.is_multiple_of(flush));
+    if fitting.is_none() {
+        let flush = seconds(flush);
+        warnings
+            .push(format!("{}: {text:?} is not a multiple of the flush interval {flush}; ignored", annotation(NAME)));
+    }
+    fitting
+}
+
+fn buckets(vars: &Vars, warnings: &mut Vec<String>) -> Vec<(String, Json)> {
+    const NAME: &str = "sidecar.istio.io/statsHistogramBuckets";
+    let Some(text) = vars.annotation(NAME).filter(|text| !text.is_empty()) else { return Vec::new() };
+    let numbers =
+        |value: &Json| value.is_null() || value.as_array().is_some_and(|list| list.iter().all(Json::is_number));
+    match serde_json::from_str::<Map<String, Json>>(text) {
+        Ok(map) if map.values().all(numbers) => {
+            let list = |value: Json| if value.is_null() { json!([]) } else { value };
+            let mut buckets: Vec<(String, Json)> =
+                map.into_iter().map(|(prefix, value)| (prefix, list(value))).collect();
+            buckets.sort_by(|(one, _), (other, _)| one.cmp(other));
+            buckets
+        }
+        _ => {
+            warnings.push(format!("{}: not a JSON object of lists of numbers; ignored", annotation(NAME)));
+            Vec::new()
+        }
+    }
+}
+
+/// A duration in proto-JSON's form.
+fn seconds(nanos: u128) -> String {
+    crate::config::proto_text(i64::try_from(nanos).unwrap_or(i64::MAX))
+}

@@ -1,0 +1,84 @@
+//! TLS of the bootstrap's own clusters and listeners; every certificate comes over SDS from the agent.
+
+use serde_json::{Map, Value as Json, json};
+
+use super::{SDS_CLUSTER, any, metadata::Metadata};
+use crate::config::{ClientTls, TlsMode};
+
+const UPSTREAM: &str = "envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext";
+const DOWNSTREAM: &str = "envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext";
+
+/// TLS towards a tracer or service; `None` where there is none. `sni` counts for ISTIO_MUTUAL when none was configured.
+pub(super) fn transport_socket(tls: Option<&ClientTls>, metadata: &Metadata, sni: &str, http2: bool) -> Option<Json> {
+    let tls = tls.filter(|tls| tls.mode != TlsMode::Disable)?;
+    let file = |key: &str, configured: &str| match metadata.text(key) {
+        "" => configured.to_owned(),
+        path => path.to_owned(),
+    };
+    let chain = file("TLS_CLIENT_CERT_CHAIN", &tls.client_certificate);
+    let key = file("TLS_CLIENT_KEY", &tls.private_key);
+    let roots = file("TLS_CLIENT_ROOT_CERT", &tls.ca_certificates);
+    let own = tls.mode == TlsMode::IstioMutual;
+    let certificate = match tls.mode {
+        TlsMode::IstioMutual => Some("default".to_owned()),
+        TlsMode::Mutual if !chain.is_empty() && !key.is_empty() => Some(format!("file-cert:{chain}~{key}")),
+        _ => None,
+    };
+    let validation = match tls.mode {
+        TlsMode::IstioMutual => Some("ROOTCA".to_owned()),
+        _ if roots.is_empty() => None,
+        _ => Some(format!("file-root:{roots}")),
+    };
+    let mut common = Map::new();
+    if let Some(name) = certificate {
+        common.insert("tls_certificate_sds_secret_configs".to_owned(), json!([sds(&name, own)]));
+    }
+    if let Some(name) = validation {
+        let names: Vec<Json> = tls.subject_alt_names.iter().map(|name| json!({"exact": name})).collect();
+        let default = if names.is_empty() { json!({}) } else { json!({"match_subject_alt_names": names}) };
+        let context =
+            json!({"default_validation_context": default, "validation_context_sds_secret_config": sds(&name, own)});
+        common.insert("combined_validation_context".to_owned(), context);
+    }
+    if http2 {
+        let protocols: &[&str] = if own { &["istio", "h2"] } else { &["h2"] };
+        common.insert("alpn_protocols".to_owned(), json!(protocols));
+    }
+    let sni = if own && tls.sni.is_empty() { sni } else { &tls.sni };
+    let mut context = Map::new();
+    context.insert("common_tls_context".to_owned(), Json::Object(common));
+    if !sni.is_empty() {
+        context.insert("sni".to_owned(), sni.into());
+    }
+    Some(json!({"name": "envoy.transport_sockets.tls", "typed_config": any(UPSTREAM, Json::Object(context))}))
+}
+
+/// TLS of a metrics listener: the workload's certificate, and a client of the mesh.
+pub(super) fn mutual_listener() -> Json {
+    let common = json!({
+        "tls_certificate_sds_secret_configs": [sds("default", false)],
+        "combined_validation_context": {
+            "default_validation_context": {},
+            "validation_context_sds_secret_config": sds("ROOTCA", false)
+        }
+    });
+    let context = any(DOWNSTREAM, json!({"common_tls_context": common, "require_client_certificate": true}));
+    json!({"name": "envoy.transport_sockets.tls", "typed_config": context})
+}
+
+/// A secret by its name; `wait` has Envoy wait for it as long as it takes.
+fn sds(name: &str, wait: bool) -> Json {
+    let mut source = json!({
+        "api_config_source": {
+            "api_type": "GRPC",
+            "grpc_services": [{"envoy_grpc": {"cluster_name": SDS_CLUSTER}}],
+            "set_node_on_first_message_only": true,
+            "transport_api_version": "V3"
+        },
+        "resource_api_version": "V3"
+    });
+    if wait {
+        super::member(&mut source, "initial_fetch_timeout", "0s".into());
+    }
+    json!({"name": name, "sds_config": source})
+}
