@@ -1,3 +1,4 @@
+# shellcheck shell=bash disable=SC2034
 # Sourced by every script of this folder: where the repository is, how scripts talk, and what they do about a missing program.
 
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

@@ -10,7 +10,7 @@ use footman::grpc::{MAX_MESSAGE, Receiver, Sender};
 use serde_json::Value;
 
 use crate::support::{
-    agent::Agent,
+    agent::{Agent, Options},
     envoy,
     istiod::{Ads, DELTA, Istiod, SOTW},
     within,
@@ -54,7 +54,8 @@ async fn replay(name: &str, path: &str) {
     let recorded = sessions(name, path);
     assert!(recorded.iter().map(|recorded| recorded.messages.len()).sum::<usize>() > 20, "{name} holds too little");
     let mut istiod = Istiod::start().await;
-    let agent = Agent::start(&istiod, &[("ISTIO_META_DNS_CAPTURE", "true"), ("PROXY_XDS_VIA_AGENT", "true")]);
+    let env = [("ISTIO_META_DNS_CAPTURE", "true"), ("PROXY_XDS_VIA_AGENT", "true")];
+    let agent = Agent::start(&istiod, Options { env: &env, ..Options::default() });
     for recorded in recorded {
         let (mut requests, mut responses) = envoy::stream(agent.ads_socket(), path).await;
         let mut ads: Option<Ads> = None;

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use serde_json::Value;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::Tasks;
-use crate::{base::Gates, telemetry::metrics::Registry, wires::Event};
+use crate::{base::Gates, envoy, telemetry::metrics::Registry, wires::Event};
 
 /// What one room shows on `/debug`: its state now, as JSON.
 pub type Debug = Arc<dyn Fn() -> Value + Send + Sync>;
@@ -23,6 +23,8 @@ pub struct House {
     pub ndsz: Option<Arc<dyn Fn() -> Option<String> + Send + Sync>>,
     /// What the lifecycle decides on.
     pub events: mpsc::Sender<Event>,
+    /// Envoy's process.
+    pub envoy: watch::Receiver<envoy::State>,
     /// Every long-lived task.
     pub tasks: Tasks,
 }
@@ -32,7 +34,7 @@ impl House {
     pub const EVENTS: usize = 16;
 
     /// An empty house whose events go to `events`.
-    pub fn new(events: mpsc::Sender<Event>) -> House {
+    pub fn new(events: mpsc::Sender<Event>, envoy: watch::Receiver<envoy::State>) -> House {
         House {
             gates: Gates::default(),
             registry: Registry::default(),
@@ -40,6 +42,7 @@ impl House {
             ndsz: None,
             tasks: Tasks::new(events.clone()),
             events,
+            envoy,
         }
     }
 }

@@ -76,9 +76,9 @@ impl Config {
 /// The first room that cannot start.
 pub async fn build(config: Config) -> Result<Bound, Error> {
     let (events, received) = mpsc::channel(House::EVENTS);
-    let mut house = House::new(events);
+    let (state, envoy) = watch::channel(envoy::State::default());
+    let mut house = House::new(events, envoy);
     let server = house.gates.gate("server", "starting");
-    let (state, _) = watch::channel(envoy::State::default());
     rooms::start(&mut house, config.rooms).await?;
     server.open();
     let supervisor = Supervisor {

@@ -6,7 +6,7 @@ use std::{ffi::OsString, fmt};
 
 use lexopt::{Arg, Parser};
 
-use crate::config::{Flag, FlagKind, GLOBAL_FLAGS, Role};
+use crate::config::{Flag, FlagKind, GLOBAL_FLAGS, Role, parse_int};
 
 /// A sub-command as the command line sees it.
 #[derive(Debug)]
@@ -47,6 +47,19 @@ impl Typed {
     pub fn text(&self, flag: &Flag) -> &str {
         let given = self.flags.iter().rev().find(|(name, _)| *name == flag.name);
         given.map_or(flag.default, |(_, value)| value)
+    }
+
+    /// The value of a whole-number flag. Its form was checked when it was taken apart.
+    pub fn int(&self, flag: &Flag) -> i64 {
+        parse_int(self.text(flag)).unwrap_or_default()
+    }
+
+    /// The value of a flag that counts something.
+    ///
+    /// # Errors
+    /// A negative number.
+    pub fn count(&self, flag: &Flag) -> Result<u64, UsageError> {
+        u64::try_from(self.int(flag)).map_err(|_| UsageError(format!("--{}: must not be negative", flag.name)))
     }
 }
 

@@ -18,13 +18,16 @@ const MAX_BODY: usize = 1 << 30;
 /// # Errors
 /// A port that is not allowed, no answer, or an answer with a status over 399 other than 404.
 pub async fn run(typed: &Typed) -> Result<Vec<u8>, Failure> {
-    let port = typed.text(&DEBUG_PORT).parse::<i64>().unwrap_or(-1);
+    let port = typed.int(&DEBUG_PORT);
     if !ALLOWED.contains(&port) {
         return Err(Failure::usage(format!("debug port {port} is not in allowed list [15000 15004 15020 15021]")));
     }
     let [method, path, rest @ ..] = typed.positionals.as_slice() else {
         return Err(Failure::usage("request needs a method and a path"));
     };
+    if method.is_empty() || !method.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte)) {
+        return Err(Failure::usage(format!("{method:?} is no HTTP method")));
+    }
     let path = path.strip_prefix('/').unwrap_or(path);
     let url = Url::parse(&format!("http://localhost:{port}/{path}")).map_err(Failure::usage)?;
     let mut request = Request::new(method.clone(), url.clone()).timeout(TIMEOUT);

@@ -23,11 +23,9 @@ const MAX_BODY: usize = 1 << 20;
 /// A flag that cannot be used, or no 200 in time: with the last failure.
 pub async fn run(typed: &Typed) -> Result<(), Failure> {
     let url = Url::parse(typed.text(&URL)).map_err(|error| Failure::usage(format!("--url: {error}")))?;
-    let millis =
-        |flag| typed.text(flag).parse::<u64>().map_err(|_| Failure::usage(format!("--{}: negative", flag.name)));
-    let period = Duration::from_millis(millis(&PERIOD)?);
-    let limit = Duration::from_secs(millis(&TIMEOUT)?);
-    let request = Duration::from_millis(millis(&REQUEST_TIMEOUT)?);
+    let period = Duration::from_millis(typed.count(&PERIOD)?);
+    let limit = Duration::from_secs(typed.count(&TIMEOUT)?);
+    let request = Duration::from_millis(typed.count(&REQUEST_TIMEOUT)?);
     info!("Waiting for Envoy proxy to be ready (timeout: {} seconds)...", limit.as_secs());
     let end = Instant::now() + limit;
     let mut last = "no attempt was made".to_owned();

@@ -173,7 +173,7 @@ pub(super) fn parse_bool(text: &str) -> Option<bool> {
 }
 
 /// Go's `strconv.ParseInt` with base 0: decimal, `0x`, `0o` or `0` octal, `0b`.
-pub(super) fn parse_int(text: &str) -> Option<i64> {
+pub(crate) fn parse_int(text: &str) -> Option<i64> {
     let (negative, digits) = match text.as_bytes().first()? {
         b'-' => (true, &text[1..]),
         b'+' => (false, &text[1..]),

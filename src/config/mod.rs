@@ -23,6 +23,7 @@ pub use addresses::{Interface, is_link_local};
 pub use duration::parse_go_duration;
 pub(crate) use duration::proto_text;
 pub use errors::{ConfigError, Errors};
+pub(crate) use flags::parse_int;
 pub use flags::{Flag, FlagError, FlagKind, Flags, GLOBAL_FLAGS, PROXY_FLAGS};
 pub use origin::{Origin, Setting};
 pub use pod::{Pairs, parse as parse_downward_api};

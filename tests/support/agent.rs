@@ -1,8 +1,9 @@
 //! The agent under test: the binary, in a folder that looks like a pod's root.
 
 use std::{
+    collections::BTreeMap,
     fs::File,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command},
 };
 
@@ -11,52 +12,83 @@ use super::{TempDir, envoy, free_port, istiod::Istiod};
 /// Ends with the value; a failing test prints the agent's log.
 pub struct Agent {
     pub folder: TempDir,
+    pub status_port: u16,
+    /// Where Envoy's own metrics are looked for.
+    pub envoy_metrics_port: u16,
+    pub dns_port: u16,
     child: Child,
 }
 
+/// How the agent is started.
+pub struct Options<'a> {
+    pub binary: &'a Path,
+    /// Envoy; a stub that only waits when there is none.
+    pub envoy: Option<&'a Path>,
+    /// On top of a pod's usual environment.
+    pub env: &'a [(&'a str, &'a str)],
+}
+
+impl Default for Options<'_> {
+    fn default() -> Self {
+        Options { binary: Path::new(env!("CARGO_BIN_EXE_footman")), envoy: None, env: &[] }
+    }
+}
+
 impl Agent {
-    /// `footman proxy sidecar` with a stub for Envoy, towards this istiod; `env` comes on top.
-    pub fn start(istiod: &Istiod, env: &[(&str, &str)]) -> Agent {
+    /// `footman proxy sidecar` towards this istiod.
+    pub fn start(istiod: &Istiod, options: Options<'_>) -> Agent {
         let folder = TempDir::new();
         folder.write("var/run/secrets/istio/root-cert.pem", istiod.ca.root_pem());
         folder.write("var/run/secrets/tokens/istio-token", "token");
         let discovery = format!("localhost:{}", istiod.address.port());
+        let (status_port, envoy_metrics_port, dns_port) = (free_port(), free_port(), free_port());
         let proxy_config = serde_json::json!({
             "discoveryAddress": discovery,
-            "statusPort": free_port(),
+            "statusPort": status_port,
             "proxyAdminPort": free_port(),
-            "binaryPath": envoy::stub(&folder),
+            "binaryPath": options.envoy.map_or_else(|| envoy::stub(&folder), Path::to_owned),
             "terminationDrainDuration": "1s",
         });
+        let mut env: BTreeMap<&str, String> = [
+            ("PATH", "/usr/bin:/bin".to_owned()),
+            ("PROXY_CONFIG", proxy_config.to_string()),
+            ("POD_NAME", "app-0".to_owned()),
+            ("POD_NAMESPACE", "ns1".to_owned()),
+            ("SERVICE_ACCOUNT", "sa1".to_owned()),
+            ("INSTANCE_IP", "127.0.0.1".to_owned()),
+            ("CA_ADDR", discovery),
+            ("CLOUD_PLATFORM", "none".to_owned()),
+            ("DNS_PROXY_ADDR", format!("127.0.0.1:{dns_port}")),
+            ("ENVOY_PROMETHEUS_PORT", envoy_metrics_port.to_string()),
+            ("ENVOY_STATUS_PORT", free_port().to_string()),
+        ]
+        .into();
+        env.extend(options.env.iter().map(|(name, value)| (*name, (*value).to_owned())));
         let log = File::create(folder.join("agent.log")).unwrap();
-        let child = Command::new(env!("CARGO_BIN_EXE_footman"))
+        let child = Command::new(options.binary)
             .args(["proxy", "sidecar", "--domain", "ns1.svc.cluster.local"])
             .current_dir(&*folder)
             .env_clear()
-            .envs([
-                ("PATH", "/usr/bin:/bin"),
-                ("PROXY_CONFIG", proxy_config.to_string().as_str()),
-                ("POD_NAME", "app-0"),
-                ("POD_NAMESPACE", "ns1"),
-                ("SERVICE_ACCOUNT", "sa1"),
-                ("INSTANCE_IP", "127.0.0.1"),
-                ("CA_ADDR", discovery.as_str()),
-                ("CLOUD_PLATFORM", "none"),
-                ("DNS_PROXY_ADDR", format!("127.0.0.1:{}", free_port()).as_str()),
-                ("ENVOY_PROMETHEUS_PORT", free_port().to_string().as_str()),
-                ("ENVOY_STATUS_PORT", free_port().to_string().as_str()),
-            ])
-            .envs(env.iter().copied())
+            .envs(env)
             .stdout(log.try_clone().unwrap())
             .stderr(log)
             .spawn()
             .unwrap();
-        Agent { folder, child }
+        Agent { folder, status_port, envoy_metrics_port, dns_port, child }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// The socket on which Envoy asks for its configuration.
     pub fn ads_socket(&self) -> PathBuf {
         self.folder.join("etc/istio/proxy/XDS")
+    }
+
+    /// The socket on which Envoy asks for secrets.
+    pub fn sds_socket(&self) -> PathBuf {
+        self.folder.join("var/run/secrets/workload-spiffe-uds/socket")
     }
 }
 

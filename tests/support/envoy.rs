@@ -18,11 +18,17 @@ pub fn stub(folder: &TempDir) -> PathBuf {
     path
 }
 
-/// A stream on one of the agent's sockets, as soon as it is there.
-pub async fn stream(socket: PathBuf, path: &str) -> (Sender, Receiver) {
+/// A connection to one of the agent's sockets, as soon as it is there.
+pub async fn client(socket: PathBuf) -> Client {
     let connection = within("a connection to the agent", connect(&socket)).await;
     let (client, drive) = Client::handshake(Box::new(connection), Settings::default()).await.unwrap();
     tokio::spawn(drive);
+    client
+}
+
+/// A stream on a connection of its own.
+pub async fn stream(socket: PathBuf, path: &str) -> (Sender, Receiver) {
+    let client = client(socket).await;
     client.stream(&Call { path, authority: "localhost", ..Call::default() }).await.unwrap()
 }
 

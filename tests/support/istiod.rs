@@ -1,6 +1,10 @@
 //! A scripted istiod: its CA answers by itself, its ADS streams are handed to the test.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use footman::{
     base::{Drain, Trigger},
@@ -8,8 +12,9 @@ use footman::{
     proto::istio::v1::auth::{IstioCertificateRequest, IstioCertificateResponse},
 };
 use tokio::{
-    net::TcpListener,
+    net::{TcpListener, TcpSocket},
     sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
+    task::JoinSet,
 };
 use tokio_rustls::TlsAcceptor;
 
@@ -25,7 +30,8 @@ pub struct Istiod {
     pub address: SocketAddr,
     pub ca: Arc<Ca>,
     streams: UnboundedReceiver<Ads>,
-    _serving: Trigger,
+    certificates: UnboundedReceiver<Instant>,
+    serving: Trigger,
 }
 
 /// One ADS stream of an agent.
@@ -39,38 +45,63 @@ pub struct Ads {
 struct Script {
     ca: Arc<Ca>,
     streams: UnboundedSender<Ads>,
+    certificates: UnboundedSender<Instant>,
 }
 
 impl Istiod {
     /// One that listens on a free port of loopback, with TLS.
     pub async fn start() -> Istiod {
-        let ca = Arc::new(Ca::new("test root").unwrap());
-        let tls = TlsAcceptor::from(ca.server_config(&["localhost", "127.0.0.1"]).unwrap());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let (sender, streams) = unbounded_channel();
-        let (trigger, drain) = Trigger::new();
-        let script = Arc::new(Script { ca: Arc::clone(&ca), streams: sender });
-        tokio::spawn(accept(listener, tls, script, drain));
-        Istiod { address, ca, streams, _serving: trigger }
+        Istiod::serve(listener, Arc::new(Ca::new("test root").unwrap()))
+    }
+
+    /// Ends every connection at once, as a killed process does, and begins anew at the same address.
+    pub async fn restart(self) -> Istiod {
+        let Istiod { address, ca, serving, .. } = self;
+        drop(serving);
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_reuseaddr(true).unwrap();
+        // The old listener goes when its task runs next.
+        while socket.bind(address).is_err() {
+            tokio::task::yield_now().await;
+        }
+        Istiod::serve(socket.listen(128).unwrap(), ca)
     }
 
     /// The next ADS stream.
     pub async fn stream(&mut self) -> Ads {
         within("an ADS stream at istiod", self.streams.recv()).await.unwrap()
     }
+
+    /// When the next certificate was handed out.
+    pub async fn certificate(&mut self) -> Instant {
+        within("a CSR at istiod", self.certificates.recv()).await.unwrap()
+    }
+
+    fn serve(listener: TcpListener, ca: Arc<Ca>) -> Istiod {
+        let tls = TlsAcceptor::from(ca.server_config(&["localhost", "127.0.0.1"]).unwrap());
+        let address = listener.local_addr().unwrap();
+        let (stream_sender, streams) = unbounded_channel();
+        let (certificate_sender, certificates) = unbounded_channel();
+        let (serving, drain) = Trigger::new();
+        let script = Arc::new(Script { ca: Arc::clone(&ca), streams: stream_sender, certificates: certificate_sender });
+        tokio::spawn(accept(listener, tls, script, drain));
+        Istiod { address, ca, streams, certificates, serving }
+    }
 }
 
+/// Connections end with the listener, in the middle of whatever they do.
 async fn accept(listener: TcpListener, tls: TlsAcceptor, script: Arc<Script>, mut drain: Drain) {
+    let mut connections = JoinSet::new();
     loop {
         let stream = tokio::select! {
             accepted = listener.accept() => accepted.unwrap().0,
             () = drain.started() => return,
         };
-        let (tls, script, drain) = (tls.clone(), Arc::clone(&script), drain.clone());
-        tokio::spawn(async move {
+        let (tls, script) = (tls.clone(), Arc::clone(&script));
+        connections.spawn(async move {
             if let Ok(stream) = tls.accept(stream).await {
-                serve(Box::new(stream), script, Settings::default(), drain).await;
+                serve(Box::new(stream), script, Settings::default(), Drain::never()).await;
             }
         });
     }
@@ -86,7 +117,7 @@ impl Service for Script {
                 Box::pin(async {})
             }
             CREATE_CERTIFICATE => {
-                let ca = Arc::clone(&self.ca);
+                let (ca, certificates) = (Arc::clone(&self.ca), self.certificates.clone());
                 Box::pin(async move {
                     let answer = certificate(&ca, &mut receiver).await;
                     let status = match answer {
@@ -94,6 +125,7 @@ impl Service for Script {
                         Err(status) => status,
                     };
                     sender.close(&status);
+                    let _ = certificates.send(Instant::now());
                 })
             }
             _ => {
