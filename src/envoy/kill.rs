@@ -3,8 +3,9 @@
 
 use std::{fmt::Write, fs};
 
-/// Where the cgroup of a container is mounted, for v2 and for v1.
-const ROOTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/memory"];
+/// Where cgroup v2 and v1's memory controller are mounted; in a container that is the container's own cgroup.
+const V2: &str = "/sys/fs/cgroup";
+const V1: &str = "/sys/fs/cgroup/memory";
 
 /// How many processes of the cgroup the kernel has killed for want of memory so far; `None` where it does not tell.
 pub fn oom_kills() -> Option<u64> {
@@ -48,8 +49,25 @@ fn parse_oom_kills(text: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
 }
 
+/// The first of `names` that the agent's cgroup has.
 fn read(names: &[&str]) -> Option<String> {
-    ROOTS.iter().find_map(|root| names.iter().find_map(|name| fs::read_to_string(format!("{root}/{name}")).ok()))
+    let folders = folders(&fs::read_to_string("/proc/self/cgroup").unwrap_or_default());
+    folders.iter().find_map(|folder| names.iter().find_map(|name| fs::read_to_string(format!("{folder}/{name}")).ok()))
+}
+
+/// Folders where the cgroup's files may be, by what /proc/self/cgroup says (cgroups(7)): its own path, as on a machine without
+/// containers, then the mount itself, which is the own cgroup inside a container whatever the path says.
+fn folders(proc_self_cgroup: &str) -> Vec<String> {
+    let own = proc_self_cgroup.lines().filter_map(|line| {
+        let (_, rest) = line.split_once(':')?;
+        let (controllers, path) = rest.split_once(':')?;
+        let path = path.trim_end_matches('/');
+        match controllers {
+            "" => Some(format!("{V2}{path}")),
+            _ => controllers.split(',').any(|name| name == "memory").then(|| format!("{V1}{path}")),
+        }
+    });
+    own.chain([V2.to_owned(), V1.to_owned()]).collect()
 }
 
 #[cfg(test)]
@@ -61,6 +79,14 @@ mod tests {
         assert_eq!(parse_oom_kills("low 0\nhigh 0\nmax 7\noom 2\noom_kill 3\noom_group_kill 0\n"), Some(3));
         assert_eq!(parse_oom_kills("oom_kill_disable 0\nunder_oom 0\noom_kill 1\n"), Some(1));
         assert_eq!(parse_oom_kills("oom_kill_disable 0\n"), None);
+    }
+
+    #[test]
+    fn own_cgroup_comes_first() {
+        assert_eq!(folders("0::/system.slice/istio.service\n")[0], "/sys/fs/cgroup/system.slice/istio.service");
+        assert_eq!(folders("9:cpu,cpuacct:/x\n4:memory:/kubepods/y\n")[0], "/sys/fs/cgroup/memory/kubepods/y");
+        assert_eq!(folders("0::/\n")[0], V2);
+        assert_eq!(folders("nonsense"), [V2, V1]);
     }
 
     #[test]
