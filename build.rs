@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(std::env::var("OUT_DIR")?);
     let descriptors = protox::compile(FILES, ["proto"])?;
     prost_build::Config::new()
-        .bytes([".google.protobuf.Any.value", ".envoy.config.core.v3.DataSource.specifier.inline_bytes"])
+        .bytes([".google.protobuf.Any.value", ".envoy.config.core.v3.DataSource.inline_bytes"])
         .btree_map(["."])
         .compile_well_known_types()
         .include_file("proto.rs")

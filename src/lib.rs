@@ -26,6 +26,8 @@ pub mod secrets;
 #[allow(dead_code)]
 pub mod wasm;
 pub mod xds;
+// rank 5
+pub mod sds;
 // rank 6
 pub mod agent;
 // rank 7

@@ -132,7 +132,7 @@ fn seconds(duration: Duration) -> String {
 }
 
 /// `2026-01-31T23:59:59Z`.
-pub(crate) fn rfc3339(time: SystemTime) -> String {
+pub fn rfc3339(time: SystemTime) -> String {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     der::DateTime::from_unix_duration(since).map_or_else(|_| "never".to_owned(), |time| time.to_string())
 }

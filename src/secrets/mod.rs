@@ -30,6 +30,7 @@ use std::sync::Arc;
 
 use tokio::{sync::watch, time::Instant};
 
+pub use answer::rfc3339;
 pub use authority::{Answer, Authority, Cause, Failure, Order};
 pub use ca::Citadel;
 pub use config::Config;

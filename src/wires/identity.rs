@@ -80,6 +80,11 @@ impl PrivateKey {
     pub fn pem(&self) -> &[u8] {
         &self.0
     }
+
+    /// The same text as a handle to the one copy there is.
+    pub fn bytes(&self) -> Bytes {
+        self.0.clone()
+    }
 }
 
 impl fmt::Debug for PrivateKey {

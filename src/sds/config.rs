@@ -1,0 +1,111 @@
+//! Where SDS is served and how, from the agent's configuration.
+
+use std::path::{Path, PathBuf};
+
+use crate::config::{Errors, PrivateKeyProvider, Vars};
+
+/// The folder of the workload socket.
+const WORKLOAD: &str = "./var/run/secrets/workload-spiffe-uds";
+/// The name of the agent's own socket in it.
+const OWN: &str = "socket";
+/// Where files are served from when somebody else serves the workload socket.
+const FILES: &str = "./var/run/secrets/credential-uds/files-socket";
+/// The revocation list of the mesh.
+const CRL: &str = "/var/run/secrets/istio/crl/ca-crl.pem";
+/// Envoy may run under another user than the agent.
+const MODE: u32 = 0o666;
+/// Where distributions keep their roots; the first that exists counts.
+const SYSTEM_ROOTS: [&str; 8] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/pki/tls/cacert.pem",
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+    "/usr/local/etc/ssl/cert.pem",
+    "/etc/ssl/certs/ca-certificates",
+];
+
+/// How secrets are served.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The socket that Envoy asks for `default` and `ROOTCA`: ours, or somebody else's.
+    pub workload: PathBuf,
+    /// Whether its name says that somebody else must serve it (`WORKLOAD_IDENTITY_SOCKET_FILE`).
+    pub is_foreign: bool,
+    /// Ours, in case the workload socket is served by somebody else.
+    pub files: PathBuf,
+    /// Permission bits of our socket (`FOOTMAN_SDS_SOCKET_MODE`, octal; 0666).
+    pub mode: u32,
+    /// Hardware that does private-key operations for Envoy.
+    pub provider: Option<PrivateKeyProvider>,
+    /// The mesh's revocation list, unless `PILOT_ENABLE_CA_CRL` is off.
+    pub crl: Option<PathBuf>,
+    /// The roots of the operating system.
+    pub system_roots: Option<PathBuf>,
+}
+
+impl Config {
+    /// Reads what concerns SDS.
+    ///
+    /// # Errors
+    /// Every setting that cannot work.
+    pub fn from_vars(vars: &Vars) -> Result<Config, Errors> {
+        let mut errors = Errors::default();
+        let name = vars.text_or("WORKLOAD_IDENTITY_SOCKET_FILE", OWN);
+        if Path::new(&name).file_name().is_none_or(|base| *base != *name) {
+            errors.add(
+                "WORKLOAD_IDENTITY_SOCKET_FILE",
+                format!("{name:?} must be the name of a file in {WORKLOAD}, not a path"),
+            );
+        }
+        let mut mode = MODE;
+        if let Some(text) = vars.text("FOOTMAN_SDS_SOCKET_MODE").filter(|text| !text.is_empty()) {
+            match u32::from_str_radix(text, 8) {
+                Ok(wanted) if wanted <= 0o777 => mode = wanted,
+                _ => errors.add(
+                    "FOOTMAN_SDS_SOCKET_MODE",
+                    format!("{text:?} is no file mode: write it in octal, such as 0660"),
+                ),
+            }
+        }
+        let config = Config {
+            workload: vars.path(WORKLOAD).join(&name),
+            is_foreign: name != OWN,
+            files: vars.path(FILES),
+            mode,
+            provider: vars.proxy().private_key_provider.clone(),
+            crl: vars.bool("PILOT_ENABLE_CA_CRL", true).then(|| CRL.into()),
+            system_roots: SYSTEM_ROOTS.iter().map(PathBuf::from).find(|path| path.exists()),
+        };
+        errors.into_result(config)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(pairs: &[(&str, &str)]) -> Result<Config, Errors> {
+        Config::from_vars(&Vars::from_pairs(pairs.iter().copied()))
+    }
+
+    #[test]
+    fn socket_names() {
+        let own = config(&[]).unwrap();
+        assert!(own.workload.ends_with("workload-spiffe-uds/socket") && !own.is_foreign && own.mode == 0o666);
+        let foreign = config(&[("WORKLOAD_IDENTITY_SOCKET_FILE", "spire.sock")]).unwrap();
+        assert!(foreign.workload.ends_with("workload-spiffe-uds/spire.sock") && foreign.is_foreign);
+        for name in ["dir/other.sock", "/socket", "..", "", "socket/", "./socket"] {
+            let errors = config(&[("WORKLOAD_IDENTITY_SOCKET_FILE", name)]).unwrap_err();
+            assert_eq!(errors.0[0].source, "WORKLOAD_IDENTITY_SOCKET_FILE", "{name:?}");
+        }
+    }
+
+    #[test]
+    fn modes_and_switches() {
+        assert_eq!(config(&[("FOOTMAN_SDS_SOCKET_MODE", "0600")]).unwrap().mode, 0o600);
+        assert!(config(&[("FOOTMAN_SDS_SOCKET_MODE", "rw")]).is_err());
+        assert!(config(&[("PILOT_ENABLE_CA_CRL", "false")]).unwrap().crl.is_none());
+    }
+}

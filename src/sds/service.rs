@@ -1,0 +1,126 @@
+//! `envoy.service.secret.v3.SecretDiscoveryService`: which method is which.
+
+use std::{sync::Arc, time::Duration};
+
+use prost::Message;
+use tokio::time::Instant;
+
+use super::{
+    Shared,
+    resource::{Resource, TYPE_URL},
+    shelf::Slot,
+    stream::{Flavor, Stream, failed},
+    subscription::Place,
+};
+use crate::{
+    base::Drain,
+    grpc::{BoxFuture, Code, Receiver, Request, Sender, Service, Status},
+    proto::{
+        envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse},
+        google::protobuf::Any,
+    },
+};
+
+const STREAM: &str = "/envoy.service.secret.v3.SecretDiscoveryService/StreamSecrets";
+const DELTA: &str = "/envoy.service.secret.v3.SecretDiscoveryService/DeltaSecrets";
+const FETCH: &str = "/envoy.service.secret.v3.SecretDiscoveryService/FetchSecrets";
+/// The largest unary request.
+const MAX_REQUEST: usize = 4 << 20;
+/// How long a unary call waits for secrets that are not there yet.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+pub(super) struct Secrets {
+    pub shared: Arc<Shared>,
+    pub drain: Drain,
+}
+
+impl Service for Secrets {
+    fn call(&self, request: Request, receiver: Receiver, mut sender: Sender) -> BoxFuture {
+        let shared = Arc::clone(&self.shared);
+        let flavor = match request.path.as_str() {
+            STREAM => Flavor::World,
+            DELTA => Flavor::Delta,
+            FETCH => return Box::pin(fetch(shared, receiver, sender)),
+            _ => return Box::pin(async move { sender.close(&request.unimplemented()) }),
+        };
+        let stream = Stream::new(shared, flavor);
+        Box::pin(stream.run(receiver, sender, self.drain.clone()))
+    }
+}
+
+/// Answers one unary call with the secrets that are there, waiting for the first.
+async fn fetch(shared: Arc<Shared>, mut receiver: Receiver, mut sender: Sender) {
+    let status = match answer(&shared, &mut receiver).await {
+        Ok(response) => sender.send(&response).await.err().unwrap_or_else(Status::ok),
+        Err(status) => status,
+    };
+    sender.close(&status);
+}
+
+async fn answer(shared: &Shared, receiver: &mut Receiver) -> Result<DiscoveryResponse, Status> {
+    let Some(request) = receiver.message::<DiscoveryRequest>(MAX_REQUEST).await? else {
+        return Err(Status::new(Code::Internal, "a request is missing"));
+    };
+    let mut places = Vec::new();
+    for name in &request.resource_names {
+        places.push((name.as_str(), shared.place(name).await));
+    }
+    let mut revision = shared.revision.subscribe();
+    let give_up = Instant::now() + PATIENCE;
+    loop {
+        revision.mark_unchanged();
+        let is_over = Instant::now() >= give_up;
+        match look(shared, &places, is_over)? {
+            ready if ready.len() == known(&places) || is_over => return response(&ready),
+            _ => tokio::select! {
+                Ok(()) = revision.changed() => {}
+                () = tokio::time::sleep_until(give_up) => {}
+            },
+        }
+    }
+}
+
+/// The secrets that are there.
+///
+/// # Errors
+/// When none is, and none is to be expected.
+fn look(shared: &Shared, places: &[(&str, Place)], is_over: bool) -> Result<Vec<Resource>, Status> {
+    let (mut ready, mut refusal, mut waits) = (Vec::new(), None, false);
+    for (name, place) in places {
+        let status = match place {
+            Place::Known { name: known, .. } => match shared.shelf.get(name, known) {
+                Slot::Ready(resource) => {
+                    ready.push(resource);
+                    continue;
+                }
+                Slot::Hopeless(error) => failed(name, &error),
+                Slot::Waiting(error) => {
+                    waits = true;
+                    let error = error.as_deref().unwrap_or("it is not there yet").to_owned();
+                    Status::new(Code::Unavailable, format!("failed to generate secret for {name}: {error}"))
+                }
+            },
+            _ => Status::new(Code::InvalidArgument, format!("unknown secret {name:?}")),
+        };
+        refusal.get_or_insert(status);
+    }
+    match refusal {
+        Some(status) if ready.is_empty() && (is_over || !waits) => Err(status),
+        _ => Ok(ready),
+    }
+}
+
+fn known(places: &[(&str, Place)]) -> usize {
+    places.iter().filter(|(_, place)| matches!(place, Place::Known { .. })).count()
+}
+
+fn response(resources: &[Resource]) -> Result<DiscoveryResponse, Status> {
+    let anys = resources.iter().map(|resource| Any::decode(resource.any.clone())).collect::<Result<Vec<_>, _>>();
+    let newest = resources.iter().max_by_key(|resource| resource.number);
+    Ok(DiscoveryResponse {
+        version_info: newest.map_or_else(String::new, |resource| resource.version.to_string()),
+        resources: anys.map_err(|error| Status::new(Code::Internal, error.to_string()))?,
+        type_url: TYPE_URL.to_owned(),
+        ..DiscoveryResponse::default()
+    })
+}
