@@ -2,17 +2,31 @@
 
 use std::sync::Arc;
 
+use tokio::sync::watch;
+
 use super::{Error, House, Stage};
 use crate::{
+    base::Clock,
     config::{Errors, Vars},
-    dns, process,
-    wires::{NamesReceiver, names},
+    dns,
+    istiod::{self, Istiod},
+    process, sds,
+    secrets::{self, Authority, Citadel, Secrets},
+    wires::{NamesReceiver, Snapshot, TrustBundle, names},
 };
+
+/// Trust anchors as istiod announces them over xDS.
+type Anchors = watch::Receiver<Option<Arc<TrustBundle>>>;
 
 /// Every room's own configuration.
 #[derive(Debug)]
 pub(super) struct Config {
     dns: Option<dns::Config>,
+    /// The way to configuration.
+    istiod: istiod::Config,
+    secrets: secrets::Config,
+    /// `None` without Envoy, which is who asks for secrets.
+    sds: Option<sds::Config>,
 }
 
 impl Config {
@@ -21,7 +35,13 @@ impl Config {
     pub(super) fn from_vars(vars: &Vars) -> Result<Config, Errors> {
         let mut errors = Errors::default();
         let dns = errors.take(dns::Config::from_vars(vars)).flatten();
-        errors.into_result(Config { dns })
+        let istiod = errors.take(istiod::Config::for_discovery(vars));
+        let secrets = errors.take(secrets::Config::from_vars(vars));
+        let sds = errors.take(sds::Config::from_vars(vars)).filter(|_| !vars.bool("DISABLE_ENVOY", false));
+        match (istiod, secrets) {
+            (Some(istiod), Some(secrets)) => errors.into_result(Config { dns, istiod, secrets, sds }),
+            _ => Err(errors),
+        }
     }
 }
 
@@ -35,7 +55,9 @@ pub(super) async fn start(house: &mut House, config: Config) -> Result<(), Error
     if let Some(config) = config.dns {
         dns(house, config, names).await?;
     }
-    Ok(())
+    let istiod = Istiod::new(config.istiod);
+    let (_anchors, anchors) = watch::channel(None);
+    identity(house, config.secrets, config.sds, &istiod, anchors).await
 }
 
 /// Local DNS: first of all, for everything else in the pod needs names.
@@ -46,6 +68,55 @@ async fn dns(house: &mut House, config: dns::Config, names: NamesReceiver) -> Re
     house.debug.push(("dns", Arc::new(move || summary.summary())));
     house.ndsz = Some(Arc::new(move || table.ndsz()));
     house.tasks.spawn(Stage::Dns, "dns", move |drain| room.run(drain));
+    Ok(())
+}
+
+/// Certificates, and the socket where Envoy asks for them. Where somebody else serves that socket, no CA is asked.
+async fn identity(
+    house: &mut House,
+    config: secrets::Config,
+    sds: Option<sds::Config>,
+    istiod: &Istiod,
+    anchors: Anchors,
+) -> Result<(), Error> {
+    let mode = match &sds {
+        Some(sds) => sds::mode(sds).await.map_err(|error| Error::new("SDS", error))?,
+        None => sds::Mode::Own,
+    };
+    let authority = config
+        .authority
+        .clone()
+        .filter(|_| mode == sds::Mode::Own)
+        .map(|ca| -> Arc<dyn Authority> { Arc::new(Citadel::new(istiod.beside(ca), config.signer.clone())) });
+    let has_authority = authority.is_some();
+    let Secrets { task, reader, files, snapshots } =
+        Secrets::new(&config, authority, anchors, (&house.gates, &house.registry), Clock::System);
+    if let Some(sds) = sds {
+        let sources = sds::Sources { identity: snapshots.clone(), files: files.clone(), has_authority };
+        let sds = sds::Sds::bind(sds, mode, sources, &house.registry, Clock::System);
+        let sds = sds.map_err(|error| Error::new("SDS", error))?;
+        house.tasks.spawn(Stage::Sds, "sds", move |drain| endless(sds.run(drain)));
+    }
+    house.tasks.spawn(Stage::Secrets, "certificate files", move |drain| endless(reader.run(drain)));
+    house.tasks.spawn(Stage::Secrets, "identity", move |drain| endless(task.run(drain)));
+    if let Some(output) = config.output {
+        let snapshots = snapshots.clone();
+        house.tasks.spawn(Stage::Secrets, "output certificates", move |drain| {
+            endless(secrets::output::run(output, snapshots, drain))
+        });
+    }
+    house.debug.push(("certs", certificates(snapshots, files)));
+    Ok(())
+}
+
+fn certificates(snapshots: watch::Receiver<Snapshot>, files: secrets::Files) -> super::house::Debug {
+    let table = files.table();
+    Arc::new(move || secrets::certificates(&snapshots.borrow(), &table.borrow(), Clock::System.now()))
+}
+
+/// A task that does not fail.
+async fn endless(task: impl Future<Output = ()>) -> Result<(), std::convert::Infallible> {
+    task.await;
     Ok(())
 }
 
