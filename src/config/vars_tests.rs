@@ -1,3 +1,5 @@
+//! Whole configurations, from files and variables to what is in effect.
+
 use super::*;
 use crate::config::{AuthPolicy, ClusterName};
 

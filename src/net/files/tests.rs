@@ -1,3 +1,5 @@
+//! Every way in which a file changes, on a real file system.
+
 use std::{os::unix::fs::symlink, time::Duration};
 
 use super::*;

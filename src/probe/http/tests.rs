@@ -1,3 +1,5 @@
+//! The HTTP check against a scripted application.
+
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpListener,

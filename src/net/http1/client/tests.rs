@@ -1,3 +1,5 @@
+//! The client against a scripted server on a pipe.
+
 use tokio::io::{AsyncReadExt, duplex};
 
 use super::*;

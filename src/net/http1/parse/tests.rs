@@ -1,3 +1,5 @@
+//! Heads by tables: what is taken, what is refused, and how a body is framed.
+
 use super::*;
 
 fn framing(head: &str) -> Result<Framing, Error> {

@@ -1,3 +1,5 @@
+//! The server against scripted clients, over pipes and on paused time.
+
 use std::io::Read;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
