@@ -92,7 +92,9 @@ fn checks_see_what_they_look_for() {
     assert_eq!(errors("use crate::config::Vars;"), 1);
     assert_eq!(errors("use crate::{base::Drain, config::{Vars, Errors}};"), 1);
     assert_eq!(errors("let x = crate::unknown::x();"), 1);
-    assert!(spawns("tokio::spawn(async {})") && spawns("tasks.spawn_local(x)") && !spawns("respawn(x)"));
+    assert!(
+        spawns("tokio::spawn(async {})") && spawns("tasks.spawn_local(x)") && !spawns("respawn(x); command.spawn()")
+    );
     assert!(reads_environment("std::env::var(\"A\")") && reads_environment("env::vars_os()"));
     assert!(!reads_environment("std::env::args_os()"));
     let code = code(
@@ -149,10 +151,12 @@ fn identifier(text: &str) -> String {
     text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
 }
 
+/// `child.spawn()` starts a process; what is spawned with a future is a task.
 fn spawns(code: &str) -> bool {
-    ["tokio::spawn(", "task::spawn(", ".spawn(async", "spawn_local(", "spawn_blocking(", "thread::spawn("]
+    ["tokio::spawn(", "task::spawn(", ".spawn(", "spawn_local(", "spawn_blocking(", "thread::spawn("]
         .iter()
-        .any(|call| code.contains(call))
+        .flat_map(|call| code.match_indices(call).map(|(at, call)| &code[at + call.len()..]))
+        .any(|rest| !rest.starts_with(')'))
 }
 
 fn reads_environment(code: &str) -> bool {
