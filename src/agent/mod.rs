@@ -11,7 +11,7 @@ mod signals;
 mod supervise;
 mod tasks;
 
-use std::{fmt, time::Duration};
+use std::{fmt, os::unix::fs::chown, path::Path, time::Duration};
 
 use tokio::sync::{mpsc, watch};
 
@@ -20,6 +20,7 @@ pub use signals::Signals;
 pub use tasks::{Stage, Tasks};
 
 use crate::{
+    bootstrap::{self, Surroundings},
     config::{Errors, Origin, Role, Vars},
     envoy::{self, Admin},
 };
@@ -31,6 +32,7 @@ use supervise::Supervisor;
 pub struct Config {
     plan: Plan,
     envoy: envoy::Config,
+    bootstrap: bootstrap::Config,
     admin_port: u16,
     own_ports: Vec<u16>,
     rooms: rooms::Config,
@@ -59,14 +61,15 @@ impl Config {
         let plan = plan(vars, &mut errors);
         let rooms = errors.take(rooms::Config::from_vars(vars));
         let envoy = errors.take(envoy::Config::from_vars(vars));
-        let config = rooms.zip(envoy).map(|(rooms, envoy)| Config {
-            plan,
-            envoy,
-            admin_port: vars.proxy().proxy_admin_port,
-            own_ports: own_ports(vars),
-            rooms,
-        });
-        config.filter(|_| errors.0.is_empty()).ok_or(errors)
+        let bootstrap = errors.take(bootstrap::Config::from_vars(vars));
+        let (Some(rooms), Some(envoy), Some(bootstrap)) = (rooms, envoy, bootstrap) else { return Err(errors) };
+        let admin_port = vars.proxy().proxy_admin_port;
+        errors.into_result(Config { plan, envoy, bootstrap, admin_port, own_ports: own_ports(vars), rooms })
+    }
+
+    /// What was noticed and is not fatal.
+    pub fn warnings(&self) -> &[String] {
+        self.bootstrap.warnings()
     }
 }
 
@@ -80,10 +83,16 @@ pub async fn build(config: Config) -> Result<Bound, Error> {
     let mut house = House::new(events, envoy);
     let server = house.gates.gate("server", "starting");
     rooms::start(&mut house, config.rooms).await?;
+    let around = Surroundings::default();
+    bootstrap::write_grpc(&config.bootstrap, &around).map_err(|error| Error::new("bootstrap", error))?;
+    let mut envoy = config.envoy;
+    if config.plan.envoy {
+        configure(&mut envoy, &config.bootstrap, &around)?;
+    }
     server.open();
     let supervisor = Supervisor {
         plan: config.plan,
-        envoy: config.envoy,
+        envoy,
         admin: Admin::new(config.admin_port),
         own_ports: config.own_ports,
         events: received,
@@ -91,6 +100,20 @@ pub async fn build(config: Config) -> Result<Bound, Error> {
         state,
     };
     Ok(Bound { house, supervisor })
+}
+
+/// Writes the bootstrap and says to Envoy where it is.
+fn configure(envoy: &mut envoy::Config, config: &bootstrap::Config, around: &Surroundings) -> Result<(), Error> {
+    let written = bootstrap::write(config, around).map_err(|error| Error::new("bootstrap", error))?;
+    if let Some((uid, gid)) = envoy.user.filter(|_| written.is_generated) {
+        // Written for its owner alone, and Envoy is another user: the file and its folder become Envoy's.
+        for path in [written.path.parent().unwrap_or(Path::new(".")), &written.path] {
+            chown(path, Some(uid), Some(gid)).map_err(|error| Error::new("bootstrap", error))?;
+        }
+    }
+    envoy.args = bootstrap::envoy_args(config, &written.path).into_iter().map(Into::into).collect();
+    envoy.bootstrap = written.is_generated.then_some(written.path);
+    Ok(())
 }
 
 impl Bound {

@@ -33,7 +33,7 @@ async fn start(flags: Flags) -> Result<agent::Bound, Failure> {
     let refused = |errors: Errors| Failure::usage(errors);
     let vars = Vars::of_process(flags).await.map_err(refused)?;
     let config = agent::Config::from_vars(&vars).map_err(refused)?;
-    for warning in vars.warnings() {
+    for warning in vars.warnings().iter().chain(config.warnings()) {
         warn!("{warning}");
     }
     agent::build(config).await.map_err(Failure::failed)
