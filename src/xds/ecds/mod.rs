@@ -17,6 +17,7 @@ use std::{
 
 use bytes::Bytes;
 
+use super::Kind;
 use message::{Fate, Item};
 
 /// A boxed future.
@@ -51,15 +52,6 @@ pub struct Resource {
     pub bytes: Bytes,
     /// There when a stand-in was put in the plugin's place: ends with the real thing. Dropping it ends the attempts.
     pub repair: Option<BoxFuture<Bytes>>,
-}
-
-/// Which protocol variant the stream speaks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// State of the world: a response replaces all before it.
-    Sotw,
-    /// Incremental: a response replaces what it names.
-    Delta,
 }
 
 /// Something to send.
