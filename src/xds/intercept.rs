@@ -1,5 +1,7 @@
 //! Responses that istiod sends to the agent itself: the name table (NDS) and the trust anchors (PCDS).
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use prost::Message;
 
@@ -26,24 +28,24 @@ struct Response {
 }
 
 /// Applies a response and gives the answer to istiod, with its type.
-pub(super) async fn take(stream: &Stream<'_>, route: Route, whole: &Bytes) -> Option<(&'static str, Bytes)> {
+pub(super) async fn take(stream: &Stream<'_>, route: Route, whole: &Bytes) -> (&'static str, Bytes) {
     let type_url = if route == Route::Names { NDS } else { PCDS };
     let response = match Response::decode(stream.kind, whole) {
         Ok(response) => response,
         Err(error) => {
             log::warn!(target: "xdsproxy", "undecodable response of type {type_url}: {error}");
-            return Some((type_url, message::answer(stream.kind, type_url, "", "", Some(&error.to_string()))));
+            return (type_url, message::answer(stream.kind, type_url, "", "", Some(&error.to_string())));
         }
     };
     let applied = match route {
         Route::Names => names(stream, response.resource.as_ref()).await,
-        _ => roots(stream, response.resource.as_ref()),
+        _ => anchors(stream, response.resource.as_ref()),
     };
     if let Err(error) = &applied {
         log::warn!(target: "xdsproxy", "refused {type_url} ({}): {error}", response.nonce);
     }
     let error = applied.as_ref().err().map(String::as_str);
-    Some((type_url, message::answer(stream.kind, type_url, &response.version, &response.nonce, error)))
+    (type_url, message::answer(stream.kind, type_url, &response.version, &response.nonce, error))
 }
 
 /// Applied means: lookups are answered from it. A response without a table changes nothing but that there has been one.
@@ -60,15 +62,15 @@ async fn names(stream: &Stream<'_>, resource: Option<&Any>) -> Result<(), String
     Ok(())
 }
 
-fn roots(stream: &Stream<'_>, resource: Option<&Any>) -> Result<(), String> {
-    let (Some(roots), Some(any)) = (&stream.proxy.links.roots, resource) else { return Ok(()) };
+fn anchors(stream: &Stream<'_>, resource: Option<&Any>) -> Result<(), String> {
+    let (Some(anchors), Some(any)) = (&stream.proxy.links.anchors, resource) else { return Ok(()) };
     is_a(any, PCDS)?;
     let config = ProxyConfig::decode(any.value.clone()).map_err(|error| error.to_string())?;
     let bundle = TrustBundle { pem: join(&config.ca_certificates_pem).into() };
-    roots.send_if_modified(|current| {
-        let changed = current.as_ref() != Some(&bundle);
+    anchors.send_if_modified(|current| {
+        let changed = current.as_deref() != Some(&bundle);
         if changed {
-            *current = Some(bundle);
+            *current = Some(Arc::new(bundle));
         }
         changed
     });

@@ -75,6 +75,9 @@ mod tests {
         assert_eq!(healthy, DiscoveryRequest { type_url: HEALTH.into(), ..DiscoveryRequest::default() });
         let ill = DeltaDiscoveryRequest::decode(health(Kind::Delta, &AppHealth::Unhealthy("why".into()))).unwrap();
         assert_eq!(ill.error_detail.unwrap().message, "why");
-        assert_eq!(subscribe(Kind::Delta, "t"), DeltaDiscoveryRequest { type_url: "t".into(), ..Default::default() }.encode_to_vec());
+        assert_eq!(
+            subscribe(Kind::Delta, "t"),
+            DeltaDiscoveryRequest { type_url: "t".into(), ..Default::default() }.encode_to_vec()
+        );
     }
 }

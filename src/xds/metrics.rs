@@ -34,14 +34,8 @@ impl Metrics {
                 &[],
             ),
             refused: registry.gauge("istiod_refused", "1 while Istiod permanently refuses this proxy", &[]),
-            istiod_ended: ended(
-                "istiod_connection_terminations",
-                "The total number of connection errors to Istiod",
-            ),
-            envoy_ended: ended(
-                "envoy_connection_terminations",
-                "The total number of connection errors from envoy",
-            ),
+            istiod_ended: ended("istiod_connection_terminations", "The total number of connection errors to Istiod"),
+            envoy_ended: ended("envoy_connection_terminations", "The total number of connection errors from envoy"),
             largest: registry.gauge("pilot_xds_recv_max", "The largest config size agent receives", &[]),
             largest_seen: AtomicUsize::new(0),
         }

@@ -68,7 +68,7 @@ pub struct Links {
     /// The local DNS server, when there is one.
     pub names: Option<NamesPublisher>,
     /// The trust anchors, when the agent asks for them.
-    pub roots: Option<watch::Sender<Option<TrustBundle>>>,
+    pub anchors: Option<watch::Sender<Option<Arc<TrustBundle>>>>,
     /// What makes Wasm plugins local, when that is on.
     pub rewrite: Option<Arc<dyn Rewrite>>,
     /// The application's health, `None` until the first decision.
@@ -142,7 +142,7 @@ impl Xds {
         let proxy = Proxy {
             taken: Taken {
                 names: links.names.is_some(),
-                roots: links.roots.is_some(),
+                anchors: links.anchors.is_some(),
                 extensions: links.rewrite.is_some(),
             },
             max_request: config.max_request,
@@ -222,7 +222,9 @@ impl Proxy {
         let permanent = self.refusals().permanent().cloned();
         self.metrics.refused.set(if permanent.is_some() { 1.0 } else { 0.0 });
         match permanent.filter(|_| !self.configured.load(Ordering::Relaxed)) {
-            Some(status) => self.links.gate.shut(&format!("istiod {} refuses this proxy: {status}", self.links.istiod.address())),
+            Some(status) => {
+                self.links.gate.shut(&format!("istiod {} refuses this proxy: {status}", self.links.istiod.address()))
+            }
             None => self.links.gate.open(),
         }
     }

@@ -346,7 +346,14 @@ mod tests {
     #[test]
     fn broken_messages() {
         let make = |length| Peek::response(Kind::Sotw, length);
-        for bytes in [&b"\x0a\x05abc"[..], b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", b"\x0b", b"\x08", b"\x02\x01x", b"\x12\x02\x0a\x09"] {
+        for bytes in [
+            &b"\x0a\x05abc"[..],
+            b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
+            b"\x0b",
+            b"\x08",
+            b"\x02\x01x",
+            b"\x12\x02\x0a\x09",
+        ] {
             assert!(peek(make, bytes).is_broken(), "{bytes:?}");
         }
         for bytes in [&b""[..], b"\x08\x01", b"\x0d\0\0\0\0", b"\x09\0\0\0\0\0\0\0\0", b"\x12\0", b"\x12\x02\x0a\0"] {

@@ -27,13 +27,7 @@ pub struct Refusals {
 
 impl Default for Refusals {
     fn default() -> Refusals {
-        Refusals {
-            count: 0,
-            last: None,
-            backoff: Backoff::new(Policy::ISTIOD),
-            earliest: None,
-            credentials: [0; 32],
-        }
+        Refusals { count: 0, last: None, backoff: Backoff::new(Policy::ISTIOD), earliest: None, credentials: [0; 32] }
     }
 }
 

@@ -162,7 +162,7 @@ impl<'a> Requests<'a> {
     /// The agent's own subscriptions, and the application's health.
     async fn subscribe(&mut self) -> Result<(), Refused> {
         let taken = self.stream.proxy.taken;
-        for (type_url, wanted) in [(NDS, taken.names), (PCDS, taken.roots)] {
+        for (type_url, wanted) in [(NDS, taken.names), (PCDS, taken.anchors)] {
             if wanted {
                 self.own(type_url, message::subscribe(self.stream.kind, type_url)).await?;
             }

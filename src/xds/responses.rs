@@ -96,8 +96,7 @@ impl<'a> Responses<'a> {
 
     /// Takes one response of istiod's.
     async fn response(&mut self, length: usize) -> Result<(), End> {
-        let mut incoming =
-            Incoming { peek: Peek::response(self.stream.kind, length), length, held: Held::default() };
+        let mut incoming = Incoming { peek: Peek::response(self.stream.kind, length), length, held: Held::default() };
         self.stream.proxy.metrics.responses.inc();
         while !incoming.is_decidable() {
             self.more(&mut incoming).await?;
@@ -117,7 +116,7 @@ impl<'a> Responses<'a> {
                 log::error!(target: "xdsproxy", "Skipping forwarding type url {type_url} to Envoy as it is not a valid Envoy type");
                 self.skip(&mut incoming).await?;
             }
-            Route::Names | Route::Roots | Route::Extensions => self.take(&mut incoming, route).await?,
+            Route::Names | Route::Anchors | Route::Extensions => self.take(&mut incoming, route).await?,
         }
         self.stream.entry.responded(&incoming.peek, length);
         self.stream.served();
@@ -161,13 +160,11 @@ impl<'a> Responses<'a> {
             self.more(incoming).await?;
         }
         let whole = incoming.held.take();
-        match (route, self.stream.extensions()) {
-            (Route::Extensions, Some(mut extensions)) => extensions.received(whole),
-            _ => {
-                if let Some((type_url, answer)) = intercept::take(self.stream, route, &whole).await {
-                    self.stream.answers.put(type_url, answer);
-                }
-            }
+        if route == Route::Extensions {
+            self.stream.received_extensions(whole);
+        } else {
+            let (type_url, answer) = intercept::take(self.stream, route, &whole).await;
+            self.stream.answers.put(type_url, answer);
         }
         Ok(())
     }
@@ -226,4 +223,3 @@ impl Held {
         if self.joined.is_empty() { std::mem::take(&mut self.first) } else { self.joined.split().freeze() }
     }
 }
-

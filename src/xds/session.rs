@@ -15,6 +15,7 @@ use std::{
     },
 };
 
+use bytes::Bytes;
 use tokio::time::{Instant, sleep_until};
 
 use super::{
@@ -45,6 +46,13 @@ pub(super) struct Stream<'a> {
 }
 
 impl Stream<'_> {
+    /// Takes a response with extension configurations; what is to be sent comes out of [`next_extension`](Self::next_extension).
+    pub(super) fn received_extensions(&self, response: Bytes) {
+        if let Some(mut extensions) = self.extensions() {
+            extensions.received(response);
+        }
+    }
+
     pub(super) fn extensions(&self) -> Option<MutexGuard<'_, Ecds>> {
         self.extensions.as_ref().map(|extensions| extensions.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -89,11 +89,6 @@ impl Streams {
         (Entry { streams: Arc::clone(self), id, types }, stopped)
     }
 
-    /// How many are open.
-    pub fn count(&self) -> usize {
-        self.table().open.len()
-    }
-
     /// Every stream with its types.
     pub fn json(&self) -> Value {
         self.table().open.iter().map(Stream::json).collect()
@@ -122,8 +117,7 @@ impl Entry {
     /// seen to end. Applications that speak xDS themselves (gRPC) may have several streams under one name.
     pub fn identify(&self, request: &Peek) {
         let Some(id) = request.text(Text::NodeId).filter(|id| !id.is_empty()) else { return };
-        let node =
-            Node { id: id.to_owned(), user_agent: request.text(Text::UserAgent).unwrap_or_default().to_owned() };
+        let node = Node { id: id.to_owned(), user_agent: request.text(Text::UserAgent).unwrap_or_default().to_owned() };
         let mut table = self.streams.table();
         let Some(stream) = table.open.iter_mut().find(|stream| stream.id == self.id) else { return };
         stream.node = Some(node.clone());
@@ -173,10 +167,10 @@ impl Entry {
         const MOST: usize = 64;
         let type_url = type_url.unwrap_or_default();
         let mut types = self.types.lock().unwrap_or_else(PoisonError::into_inner);
-        match types.get_mut(type_url) {
-            Some(carried) => note(carried),
-            None if types.len() < MOST => note(types.entry(type_url.to_owned()).or_default()),
-            None => {}
+        if let Some(carried) = types.get_mut(type_url) {
+            note(carried);
+        } else if types.len() < MOST {
+            note(types.entry(type_url.to_owned()).or_default());
         }
     }
 }
@@ -258,7 +252,7 @@ mod tests {
         assert!(other_kind_stop.try_recv().is_err());
         assert!(application_stop.try_recv().is_err());
         drop(first);
-        assert_eq!(streams.count(), 4);
+        assert_eq!(streams.json().as_array().unwrap().len(), 4);
     }
 
     #[tokio::test]

@@ -52,7 +52,7 @@ pub enum Route {
     /// The agent's own, never Envoy's.
     Names,
     /// The agent's own, never Envoy's.
-    Roots,
+    Anchors,
     /// Rewritten, then to Envoy.
     Extensions,
     /// Not for Envoy, and nobody here asked for it.
@@ -65,7 +65,7 @@ pub struct Taken {
     /// A DNS server wants the name table.
     pub names: bool,
     /// The secrets want the trust anchors.
-    pub roots: bool,
+    pub anchors: bool,
     /// Wasm modules are fetched by the agent.
     pub extensions: bool,
 }
@@ -75,7 +75,7 @@ impl Taken {
     pub fn route(self, type_url: &str) -> Route {
         match type_url {
             NDS if self.names => Route::Names,
-            PCDS if self.roots => Route::Roots,
+            PCDS if self.anchors => Route::Anchors,
             ECDS if self.extensions => Route::Extensions,
             WORKLOAD => Route::Forward,
             other if other.starts_with("type.googleapis.com/envoy.") => Route::Forward,
@@ -95,11 +95,11 @@ mod tests {
 
     #[test]
     fn routes() {
-        let all = Taken { names: true, roots: true, extensions: true };
+        let all = Taken { names: true, anchors: true, extensions: true };
         let none = Taken::default();
         for (type_url, with, without) in [
             (NDS, Route::Names, Route::Drop),
-            (PCDS, Route::Roots, Route::Drop),
+            (PCDS, Route::Anchors, Route::Drop),
             (ECDS, Route::Extensions, Route::Forward),
             (LDS, Route::Forward, Route::Forward),
             (WORKLOAD, Route::Forward, Route::Forward),
