@@ -18,11 +18,10 @@ impl Node {
     pub(super) fn new(config: &Config, around: &Surroundings) -> Node {
         let mut metadata = config.metadata.clone();
         let platform = &around.platform;
-        metadata.set_labels(&config.labels, &platform.labels);
         if !platform.metadata.is_empty() {
             metadata.set("PLATFORM_METADATA", json!(platform.metadata));
         }
-        let locality = match metadata.label_locality(&config.labels) {
+        let locality = match metadata.label_locality(config.has_labels_file) {
             Some(place) => place,
             None => platform.locality.join("/"),
         };

@@ -24,9 +24,27 @@ const HEAD_START: Duration = Duration::from_millis(250);
 /// # Errors
 /// What the resolver says, `TimedOut`, or the last address's error; the text names host, port and address.
 pub async fn tcp(host: &str, port: u16, deadline: Instant) -> io::Result<TcpStream> {
+    tcp_to_allowed(host, port, deadline, &|_| Ok(())).await
+}
+
+/// As [`tcp`], but only to addresses that `allowed` does not refuse, with the reason, after the name was resolved.
+///
+/// # Errors
+/// As [`tcp`]; `PermissionDenied` with the reason when no address is left.
+pub async fn tcp_to_allowed(
+    host: &str,
+    port: u16,
+    deadline: Instant,
+    allowed: &(dyn Fn(IpAddr) -> Result<(), String> + Sync),
+) -> io::Result<TcpStream> {
     let named = |error: io::Error| io::Error::new(error.kind(), format!("{host}:{port}: {error}"));
     let connect = async {
-        let addresses = Resolver::from_system().lookup(host).await?;
+        let mut addresses = Resolver::from_system().lookup(host).await?;
+        let mut refused = None;
+        addresses.retain(|ip| allowed(*ip).map_err(|reason| refused = Some(reason)).is_ok());
+        if let (true, Some(reason)) = (addresses.is_empty(), refused) {
+            return Err(io::Error::new(ErrorKind::PermissionDenied, reason));
+        }
         any(interleave(&addresses).map(|ip| SocketAddr::new(ip, port)).collect()).await
     };
     match timeout_at(deadline, connect).await {
@@ -108,6 +126,19 @@ mod tests {
         let error = tcp("127.0.0.1", port, Instant::now() + Duration::from_secs(5)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
         assert!(error.to_string().starts_with(&format!("127.0.0.1:{port}: 127.0.0.1:{port}: ")), "{error}");
+    }
+
+    #[tokio::test]
+    async fn refused_addresses_are_not_dialled() {
+        let (_listener, open) = listener().await;
+        let deadline = Instant::now() + Duration::from_secs(5);
+        let only_v6 = |ip: IpAddr| if ip.is_ipv6() { Ok(()) } else { Err(format!("no {ip}")) };
+        let error = tcp_to_allowed("127.0.0.1", open.port(), deadline, &only_v6).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+        assert!(error.to_string().ends_with("no 127.0.0.1"), "{error}");
+        let only_v4 = |ip: IpAddr| if ip.is_ipv4() { Ok(()) } else { Err(format!("no {ip}")) };
+        let stream = tcp_to_allowed("localhost", open.port(), deadline, &only_v4).await.unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), open);
     }
 
     #[tokio::test]

@@ -1,5 +1,6 @@
 //! Plain types that travel between rooms over channels. No behaviour beyond what the type means.
 
+pub mod ecds;
 mod event;
 mod health;
 mod identity;

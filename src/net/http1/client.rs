@@ -140,10 +140,16 @@ impl Request {
             }
         };
         let framing = parse::response_framing(&head, &self.method)?;
+        let tunnel = self.method == "CONNECT" && matches!(head.status, 200..=299);
         let close = head.headers.has_token("connection", "close")
             || (head.minor == 0 && !head.headers.has_token("connection", "keep-alive"));
         let body = Body::new(io, buffer, framing, self.deadline);
-        Ok(Response { status: head.status, headers: head.headers, body, reusable: self.keep_alive && !close })
+        Ok(Response {
+            status: head.status,
+            headers: head.headers,
+            body,
+            reusable: tunnel || (self.keep_alive && !close),
+        })
     }
 
     /// Request line and fields as they go over the wire.

@@ -102,7 +102,9 @@ pub(super) fn request_framing(head: &RequestHead) -> Result<Framing, Error> {
 
 /// How the body of a response to `method` is delimited (RFC 9112 §6.3).
 pub(super) fn response_framing(head: &ResponseHead, method: &str) -> Result<Framing, Error> {
-    if method == "HEAD" || matches!(head.status, 100..=199 | 204 | 304) {
+    // What follows a successful CONNECT is the tunnel (RFC 9112 §6.3).
+    let tunnel = method == "CONNECT" && matches!(head.status, 200..=299);
+    if tunnel || method == "HEAD" || matches!(head.status, 100..=199 | 204 | 304) {
         return Ok(Framing::Length(0));
     }
     if head.headers.has("transfer-encoding") {

@@ -109,6 +109,16 @@ impl Credentials {
         }
     }
 
+    /// A text that equals another's exactly when the logins are equal; empty for none. Never shown, only hashed.
+    pub(in crate::wasm) fn identity(&self) -> String {
+        match self {
+            Credentials::Anonymous => String::new(),
+            Credentials::Password { user, password } => format!("password {user}:{password}"),
+            Credentials::Identity(token) => format!("identity {token}"),
+            Credentials::Registry(token) => format!("registry {token}"),
+        }
+    }
+
     /// The value of `Authorization` for Basic.
     pub(in crate::wasm) fn basic(&self) -> Option<String> {
         match self {

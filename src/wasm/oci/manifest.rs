@@ -134,29 +134,27 @@ impl Image {
         if found.is_empty() { Err(self.no_module()) } else { Ok(found) }
     }
 
-    /// Istio's text for an image without a usable layer.
-    fn no_module(&self) -> String {
-        let Some(last) = self.layers.last() else {
-            return self.invalid("number of layers must be greater than zero", "number of layers must be 2 but got 0");
-        };
-        let want = if self.docker { DOCKER_LAYER } else { OCI_LAYER };
-        let compat = format!("invalid media type {} (expect {want})", last.media_type);
+    /// Istio's text for an image without a module; `compat`: why the last layer, taken as a tar.gz, holds none.
+    pub(in crate::wasm) fn invalid(&self, compat: &str) -> String {
+        if self.docker {
+            return format!("could not extract Wasm file from the image as Docker container {compat}");
+        }
         let artifact = match self.layers.len() {
             2 => format!("could not find the layer of type {WASM_LAYER}"),
             count => format!("number of layers must be 2 but got {count}"),
         };
-        self.invalid(&compat, &artifact)
-    }
-
-    /// Istio's text for an image whose layers did not yield a module.
-    pub(in crate::wasm) fn invalid(&self, compat: &str, artifact: &str) -> String {
-        if self.docker {
-            return format!("could not extract Wasm file from the image as Docker container {compat}");
-        }
         format!(
             "the given image is in invalid format as an OCI image: 2 errors occurred:\n\t* could not parse as compat variant: \
              {compat}\n\t* could not parse as oci variant: {artifact}\n"
         )
+    }
+
+    fn no_module(&self) -> String {
+        let want = if self.docker { DOCKER_LAYER } else { OCI_LAYER };
+        match self.layers.last() {
+            None => self.invalid("number of layers must be greater than zero"),
+            Some(last) => self.invalid(&format!("invalid media type {} (expect {want})", last.media_type)),
+        }
     }
 }
 

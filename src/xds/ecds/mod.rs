@@ -9,49 +9,33 @@ mod message;
 
 use std::{
     collections::VecDeque,
-    future::{Future, poll_fn},
-    pin::Pin,
+    future::poll_fn,
     sync::Arc,
     task::{Context, Poll, Waker},
 };
 
 use bytes::Bytes;
 
-use super::Kind;
-use message::{Fate, Item};
+use crate::{
+    base::BoxFuture,
+    wires::ecds::{Delta, Rewritten, Update},
+};
 
-/// A boxed future.
-pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+use message::{Fate, Item};
 
 /// What makes remote Wasm plugins local.
 pub trait Rewrite: Send + Sync {
     /// Rewrites the resources of one response; the error is what istiod is told. Dropping the future cancels it.
-    fn rewrite(&self, update: Update) -> BoxFuture<Result<Rewritten, String>>;
+    fn rewrite(&self, update: Update) -> BoxFuture<'static, Result<Rewritten, String>>;
 }
 
-/// The resources of one response.
-#[derive(Debug, Clone)]
-pub struct Update {
-    /// Encoded `google.protobuf.Any`s, in order.
-    pub resources: Vec<Bytes>,
-    /// Names that are gone; `None` in SotW, where the resources are all there are.
-    pub removed: Option<Vec<String>>,
-}
-
-/// What Envoy is to get.
-pub struct Rewritten {
-    /// One for each of the update, in order.
-    pub resources: Vec<Resource>,
-    /// Called when Envoy has accepted them; dropped when it refused them or never got them.
-    pub accepted: Box<dyn FnOnce() + Send>,
-}
-
-/// One rewritten resource.
-pub struct Resource {
-    /// The encoded `google.protobuf.Any`; the given one when nothing changed.
-    pub bytes: Bytes,
-    /// There when a stand-in was put in the plugin's place: ends with the real thing. Dropping it ends the attempts.
-    pub repair: Option<BoxFuture<Bytes>>,
+/// Which protocol variant the stream speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// State of the world: a response replaces all before it.
+    Sotw,
+    /// Incremental: a response replaces what it names.
+    Delta,
 }
 
 /// Something to send.
@@ -96,7 +80,7 @@ struct Waiting {
     live: Vec<bool>,
     /// Not superseded.
     removed: Vec<String>,
-    rewriting: BoxFuture<Result<Rewritten, String>>,
+    rewriting: BoxFuture<'static, Result<Rewritten, String>>,
 }
 
 struct Sent {
@@ -112,7 +96,7 @@ struct Repair {
     /// Which of its resources.
     position: usize,
     nonce: String,
-    mending: BoxFuture<Bytes>,
+    mending: BoxFuture<'static, Bytes>,
 }
 
 impl Ecds {
@@ -140,7 +124,10 @@ impl Ecds {
         };
         let update = Update {
             resources: content.resources.iter().map(|item| item.any.clone()).collect(),
-            removed: (self.kind == Kind::Delta).then(|| content.removed.clone()),
+            delta: (self.kind == Kind::Delta).then(|| Delta {
+                names: content.resources.iter().map(|item| item.name.clone()).collect(),
+                removed: content.removed.clone(),
+            }),
         };
         let mut waiting = Waiting {
             message,
@@ -333,8 +320,12 @@ impl Ecds {
 impl Waiting {
     /// What is left of it to be rewritten; delta only.
     fn update(&self) -> Update {
-        let live = self.resources.iter().zip(&self.live).filter(|(_, live)| **live);
-        Update { resources: live.map(|(item, _)| item.any.clone()).collect(), removed: Some(self.removed.clone()) }
+        let live = || self.resources.iter().zip(&self.live).filter(|(_, live)| **live).map(|(item, _)| item);
+        let names = live().map(|item| item.name.clone()).collect();
+        Update {
+            resources: live().map(|item| item.any.clone()).collect(),
+            delta: Some(Delta { names, removed: self.removed.clone() }),
+        }
     }
 }
 
@@ -346,7 +337,7 @@ fn alone(message: &Bytes, count: usize, position: usize) -> Bytes {
 }
 
 /// Polls without being woken; who gets `Pending` polls again.
-fn poll_once<T>(future: &mut BoxFuture<T>) -> Poll<T> {
+fn poll_once<T>(future: &mut BoxFuture<'static, T>) -> Poll<T> {
     future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
 }
 

@@ -10,6 +10,7 @@ use prost::Message;
 
 use super::*;
 use crate::proto::{envoy::service::discovery::v3 as discovery, google::protobuf::Any};
+use crate::wires::ecds::Resource;
 
 /// Rewrites by what a resource's value says: `plain…` passes, `slow…` waits until it is released, `poor…` gets a stand-in until it is
 /// released, `bad…` is refused. What is real at Envoy has the prefix `real:`.
@@ -45,7 +46,7 @@ fn encoded(value: &str) -> Bytes {
 struct Scripted(Arc<Script>);
 
 impl Rewrite for Scripted {
-    fn rewrite(&self, update: Update) -> BoxFuture<Result<Rewritten, String>> {
+    fn rewrite(&self, update: Update) -> BoxFuture<'static, Result<Rewritten, String>> {
         let script = self.0.clone();
         Box::pin(poll_fn(move |_| {
             let values: Vec<String> = update.resources.iter().map(value).collect();
@@ -72,7 +73,7 @@ fn rewritten(script: &Arc<Script>, value: &str) -> Resource {
     }
     let (script, value) = (script.clone(), value.to_owned());
     let bytes = encoded(&format!("standin:{value}"));
-    let repair: BoxFuture<Bytes> = Box::pin(poll_fn(move |_| match script.is_released(&value) {
+    let repair: BoxFuture<'static, Bytes> = Box::pin(poll_fn(move |_| match script.is_released(&value) {
         true => Poll::Ready(encoded(&format!("real:{value}"))),
         false => Poll::Pending,
     }));
