@@ -13,6 +13,7 @@ use crate::{
     process, sds,
     secrets::{self, Authority, Citadel, Secrets},
     wires::{NamesReceiver, Snapshot, TrustBundle, names},
+    xds::{self, Xds},
 };
 
 /// Trust anchors as istiod announces them over xDS.
@@ -27,6 +28,9 @@ pub(super) struct Config {
     secrets: secrets::Config,
     /// `None` without Envoy, which is who asks for secrets.
     sds: Option<sds::Config>,
+    xds: xds::Config,
+    /// istiod is asked for trust anchors.
+    anchors: bool,
 }
 
 impl Config {
@@ -38,8 +42,12 @@ impl Config {
         let istiod = errors.take(istiod::Config::for_discovery(vars));
         let secrets = errors.take(secrets::Config::from_vars(vars));
         let sds = errors.take(sds::Config::from_vars(vars)).filter(|_| !vars.bool("DISABLE_ENVOY", false));
-        match (istiod, secrets) {
-            (Some(istiod), Some(secrets)) => errors.into_result(Config { dns, istiod, secrets, sds }),
+        let xds = errors.take(xds::Config::from_vars(vars));
+        let anchors = vars.bool("PROXY_CONFIG_XDS_AGENT", false);
+        match (istiod, secrets, xds) {
+            (Some(istiod), Some(secrets), Some(xds)) => {
+                errors.into_result(Config { dns, istiod, secrets, sds, xds, anchors })
+            }
             _ => Err(errors),
         }
     }
@@ -51,13 +59,25 @@ impl Config {
 /// The first room that cannot start.
 pub(super) async fn start(house: &mut House, config: Config) -> Result<(), Error> {
     reaper(house);
-    let (_publisher, names) = names::channel();
+    let (publisher, names) = names::channel();
+    let served = config.dns.is_some();
     if let Some(config) = config.dns {
         dns(house, config, names).await?;
     }
     let istiod = Istiod::new(config.istiod);
-    let (_anchors, anchors) = watch::channel(None);
-    identity(house, config.secrets, config.sds, &istiod, anchors).await
+    let (publisher_of_anchors, anchors) = watch::channel(None);
+    identity(house, config.secrets, config.sds, &istiod, anchors).await?;
+    let (_health, health) = watch::channel(None);
+    let links = xds::Links {
+        istiod,
+        names: served.then_some(publisher),
+        anchors: config.anchors.then_some(publisher_of_anchors),
+        rewrite: None,
+        health,
+        gate: house.gates.gate("istiod", ""),
+        registry: house.registry.clone(),
+    };
+    xds(house, &config.xds, links)
 }
 
 /// Local DNS: first of all, for everything else in the pod needs names.
@@ -117,6 +137,15 @@ fn certificates(snapshots: watch::Receiver<Snapshot>, files: secrets::Files) -> 
 /// A task that does not fail.
 async fn endless(task: impl Future<Output = ()>) -> Result<(), std::convert::Infallible> {
     task.await;
+    Ok(())
+}
+
+/// Carries Envoy's configuration from istiod.
+fn xds(house: &mut House, config: &xds::Config, links: xds::Links) -> Result<(), Error> {
+    links.gate.open();
+    let xds = Xds::bind(config, links).map_err(|error| Error::new("xds", error))?;
+    house.debug.push(("xds", Arc::new(xds.debug())));
+    house.tasks.spawn(Stage::Xds, "xds", |drain| xds.run(drain));
     Ok(())
 }
 

@@ -95,6 +95,15 @@ pub(super) struct Metadata {
     raw: Map<String, Json>,
 }
 
+/// Where the workload's labels come from.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Labels {
+    /// `ISTIO_METAJSON_LABELS`.
+    fixed: Map<String, Json>,
+    /// The pod's labels file.
+    file: Option<BTreeMap<String, String>>,
+}
+
 impl Metadata {
     /// What environment and proxyMetadata say; the agent's own settings come with [`Metadata::set`].
     pub(super) fn from_vars(vars: &Vars, errors: &mut Errors, warnings: &mut Vec<String>) -> Metadata {
@@ -171,53 +180,42 @@ impl Metadata {
         self.typed.get("LABELS")?.get(name)?.as_str()
     }
 
-    /// Labels and annotations of the pod: `ISTIO_METAJSON_LABELS`, what the platform adds, the files.
-    pub(super) fn set_pod(
-        &mut self,
-        vars: &Vars,
-        instance_labels: &BTreeMap<String, String>,
-        warnings: &mut Vec<String>,
-    ) {
-        let mut fixed =
-            vars.prefixed("ISTIO_METAJSON_").find(|(suffix, _)| *suffix == "LABELS").and_then(|(_, text)| {
-                let members = serde_json::from_str::<Map<String, Json>>(text).ok()?;
-                Some(texts(members, warnings))
-            });
-        fixed = fixed.filter(|labels| !labels.is_empty());
-        if let Some(labels) = &mut fixed {
-            // The same map serves as LABELS in Istio, which therefore also gets the platform's.
-            labels.extend(text_map(instance_labels));
-            self.set("LABELS", Json::Object(labels.clone()));
-        } else if !instance_labels.is_empty() {
-            fixed = Some(text_map(instance_labels).collect());
+    /// Labels of the workload; `of_instance` are those that the platform gives a virtual machine.
+    pub(super) fn set_labels(&mut self, labels: &Labels, of_instance: &BTreeMap<String, String>) {
+        let mut fixed = labels.fixed.clone();
+        fixed.extend(text_map(of_instance));
+        let or_nothing = |map: Map<String, Json>| (!map.is_empty()).then_some(Json::Object(map));
+        if !fixed.is_empty() {
+            self.set("STATIC_LABELS", Json::Object(fixed.clone()));
         }
-        if let Some(labels) = &fixed {
-            self.set("STATIC_LABELS", Json::Object(labels.clone()));
-        }
-        if let Some(labels) = vars.labels() {
-            let mut all = fixed.unwrap_or_default();
-            all.extend(text_map(labels).filter(|(key, _)| key != TEMPLATE_HASH));
-            self.set("LABELS", (!all.is_empty()).then_some(Json::Object(all)));
-        }
-        if let Some(annotations) = vars.annotations().filter(|annotations| !annotations.is_empty()) {
-            let mut all = match self.typed.shift_remove("ANNOTATIONS") {
-                Some(Json::Object(all)) => all,
-                _ => Map::new(),
-            };
-            all.extend(text_map(annotations));
-            self.set("ANNOTATIONS", Json::Object(all));
+        if let Some(file) = &labels.file {
+            fixed.extend(text_map(file).filter(|(key, _)| key != TEMPLATE_HASH));
+            self.set("LABELS", or_nothing(fixed));
+        } else if !labels.fixed.is_empty() {
+            // One map serves as both in Istio, so LABELS has the platform's too.
+            self.set("LABELS", or_nothing(fixed));
         }
     }
 
+    /// Annotations of the pod, over those that metadata has.
+    pub(super) fn set_annotations(&mut self, annotations: &BTreeMap<String, String>) {
+        let mut all = match self.typed.shift_remove("ANNOTATIONS") {
+            Some(Json::Object(all)) => all,
+            _ => Map::new(),
+        };
+        all.extend(text_map(annotations));
+        self.set("ANNOTATIONS", (!all.is_empty()).then_some(Json::Object(all)));
+    }
+
     /// The place that a label tells, as `region/zone/subzone`; puts the label `istio-locality` into this form.
-    pub(super) fn label_locality(&mut self, has_labels_file: bool) -> Option<String> {
+    pub(super) fn label_locality(&mut self, labels: &Labels) -> Option<String> {
         let text = LOCALITY_LABELS.iter().find_map(|name| self.label(name))?;
         if text.is_empty() {
             return None;
         }
         let place = if text.contains('/') { text.to_owned() } else { text.replace('.', "/") };
         // Without a labels file LABELS and STATIC_LABELS are one map in Istio.
-        let maps: &[&str] = if has_labels_file { &["LABELS"] } else { &["LABELS", "STATIC_LABELS"] };
+        let maps: &[&str] = if labels.file.is_some() { &["LABELS"] } else { &["LABELS", "STATIC_LABELS"] };
         for map in maps {
             if let Some(Json::Object(labels)) = self.typed.get_mut(*map) {
                 labels.insert("istio-locality".to_owned(), place.as_str().into());
@@ -240,6 +238,15 @@ impl Metadata {
             }
         }
         all
+    }
+}
+
+impl Labels {
+    pub(super) fn from_vars(vars: &Vars, warnings: &mut Vec<String>) -> Labels {
+        let text = vars.text("ISTIO_METAJSON_LABELS").unwrap_or("{}");
+        // What is no JSON object has been warned of already.
+        let fixed = serde_json::from_str(text).map(|members| texts(members, warnings)).unwrap_or_default();
+        Labels { fixed, file: vars.labels().cloned() }
     }
 }
 

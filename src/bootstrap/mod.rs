@@ -30,7 +30,7 @@ pub use platform::Platform;
 use crate::config::{
     AuthPolicy, ConfigError, Errors, ISTIO_VERSION, ProxyConfig, Tracer, Vars, is_link_local, split_host_port,
 };
-use metadata::Metadata;
+use metadata::{Labels, Metadata};
 use stats::Stats;
 
 /// The agent's SDS server, as a cluster of Envoy.
@@ -47,7 +47,7 @@ pub struct Config {
     node_id: String,
     proxy: ProxyConfig,
     metadata: Metadata,
-    has_labels_file: bool,
+    labels: Labels,
     family: Family,
     ports: Ports,
     stats: Stats,
@@ -111,12 +111,14 @@ impl Config {
         let mut metadata = Metadata::from_vars(vars, &mut errors, &mut warnings);
         let socket_file = socket_file(vars, &mut errors);
         own_metadata(&mut metadata, vars, ports, &socket_file);
-        metadata.set_pod(vars, &Default::default(), &mut warnings);
+        if let Some(annotations) = vars.annotations() {
+            metadata.set_annotations(annotations);
+        }
         let load_stats = load_stats(&metadata, &mut errors);
         let is_true = |name: &str| proxy.proxy_metadata.get(name).is_some_and(|value| value == "true");
         let config = Config {
             node_id: vars.node_id(),
-            has_labels_file: vars.labels().is_some(),
+            labels: Labels::from_vars(vars, &mut warnings),
             family: Family::of(vars.ip_addresses(), vars.bool("ISTIO_DUAL_STACK", false)),
             stats: Stats::from_vars(vars, &mut warnings),
             host_ip: vars.text_or("HOST_IP", ""),

@@ -18,10 +18,11 @@ impl Node {
     pub(super) fn new(config: &Config, around: &Surroundings) -> Node {
         let mut metadata = config.metadata.clone();
         let platform = &around.platform;
+        metadata.set_labels(&config.labels, &platform.labels);
         if !platform.metadata.is_empty() {
             metadata.set("PLATFORM_METADATA", json!(platform.metadata));
         }
-        let locality = match metadata.label_locality(config.has_labels_file) {
+        let locality = match metadata.label_locality(&config.labels) {
             Some(place) => place,
             None => platform.locality.join("/"),
         };

@@ -154,6 +154,16 @@ impl Sender {
         self.open().map(|_| ())
     }
 
+    /// Waits until the peer takes at least one more byte; cancel-safe.
+    ///
+    /// # Errors
+    /// As [`send`](Sender::send).
+    pub async fn room(&mut self) -> Result<(), Status> {
+        let stream = self.open()?;
+        stream.reserve_capacity(1);
+        poll_fn(|cx| poll_room(stream, cx)).await.map(drop)
+    }
+
     /// Waits until the peer has reset the stream or the connection is gone; cancel-safe. Pending for ever once the half is ended.
     pub async fn closed(&mut self) -> Status {
         poll_fn(|cx| {
@@ -304,7 +314,11 @@ impl Receiver {
         }
     }
 
-    async fn rest(&mut self, length: usize, max: usize) -> Result<Bytes, Status> {
+    /// The whole message of `length` bytes, of which [`Piece::Begin`] was just taken. Not cancel-safe.
+    ///
+    /// # Errors
+    /// As [`raw`](Receiver::raw).
+    pub async fn rest(&mut self, length: usize, max: usize) -> Result<Bytes, Status> {
         if length > max {
             let message = format!("grpc: received message larger than max ({length} vs. {max})");
             self.fail(Status::new(Code::ResourceExhausted, message.clone()));

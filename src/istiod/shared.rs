@@ -6,12 +6,13 @@
 use std::{
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use prost::Message;
+use ring::digest::{Context, SHA256};
 use rustls::ClientConfig;
 use tokio::time::{Instant, timeout_at};
 
@@ -45,6 +46,8 @@ struct Shared {
     dials: AtomicU64,
     /// Counts up when the live connection is to take no more calls.
     generation: AtomicU64,
+    /// The address of the live connection turned us away.
+    avoid: AtomicBool,
     outage: Said,
     identity: Said,
 }
@@ -71,6 +74,7 @@ impl Istiod {
             state: tokio::sync::Mutex::default(),
             dials: AtomicU64::new(0),
             generation: AtomicU64::new(0),
+            avoid: AtomicBool::new(false),
             outage: Said::default(),
             identity: Said::default(),
         };
@@ -127,6 +131,24 @@ impl Istiod {
     /// The live connection takes no more calls: the next one dials anew, and reads every file again.
     pub fn retire(&self) {
         self.connection.generation.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The next dial prefers another address than that of the live connection, which takes no more calls.
+    pub fn avoid(&self) {
+        self.connection.avoid.store(true, Ordering::Relaxed);
+        self.retire();
+    }
+
+    /// A digest of token, roots and certificate as they are now: changes when there is reason to hope for another answer.
+    pub async fn credentials(&self) -> [u8; 32] {
+        let mut context = Context::new(&SHA256);
+        if let Some(tls) = &self.connection.endpoint.tls {
+            context.update(&Material::read(tls).fingerprint);
+        }
+        context.update(self.purpose.token().await.unwrap_or_default().as_bytes());
+        let mut digest = [0; 32];
+        digest.copy_from_slice(context.finish().as_ref());
+        digest
     }
 
     async fn prepare<'a>(&'a self, path: &'a str) -> Result<(Call<'a>, Client), Status> {

@@ -60,6 +60,7 @@ pub struct Lease(Arc<Source>);
 
 struct Wanted {
     source: Source,
+    is_optional: bool,
     reply: oneshot::Sender<Option<Lease>>,
 }
 
@@ -84,6 +85,8 @@ struct Entry {
     /// When the first change came that was not read yet.
     changed: Option<Instant>,
     missing_since: Option<Instant>,
+    /// Whether it is usual that there are no such files.
+    is_optional: bool,
     retry: Backoff,
 }
 
@@ -116,8 +119,17 @@ impl Files {
 
     /// Has a source read and watched; afterwards it is in the table. `None` when too many are wanted, or at the end.
     pub async fn lease(&self, source: Source) -> Option<Lease> {
+        self.want(source, false).await
+    }
+
+    /// The same for files that usually do not exist, which then is nothing to warn of.
+    pub async fn lease_optional(&self, source: Source) -> Option<Lease> {
+        self.want(source, true).await
+    }
+
+    async fn want(&self, source: Source, is_optional: bool) -> Option<Lease> {
         let (reply, answer) = oneshot::channel();
-        self.wanted.send(Wanted { source, reply }).await.ok()?;
+        self.wanted.send(Wanted { source, is_optional, reply }).await.ok()?;
         answer.await.ok()?
     }
 
@@ -146,7 +158,7 @@ impl Reader {
             let due = self.entries.iter().filter_map(|entry| entry.due).fold(sweep, Instant::min);
             tokio::select! {
                 Some(wanted) = self.wanted.recv() => {
-                    let lease = self.lease(&wanted.source);
+                    let lease = self.lease(&wanted.source, wanted.is_optional);
                     // An asker that has gone needs no answer.
                     let _ = wanted.reply.send(lease);
                 }
@@ -169,7 +181,7 @@ impl Reader {
         }
     }
 
-    fn lease(&mut self, source: &Source) -> Option<Lease> {
+    fn lease(&mut self, source: &Source, is_optional: bool) -> Option<Lease> {
         if let Some(lease) =
             self.entries.iter().find(|entry| entry.key == *source).and_then(|entry| entry.source.upgrade())
         {
@@ -180,7 +192,7 @@ impl Reader {
             return None;
         }
         let lease = Lease(Arc::new(source.clone()));
-        self.entries.push(Entry::new(&lease, self.debounce));
+        self.entries.push(Entry::new(&lease, is_optional, self.debounce));
         self.watch();
         let last = self.entries.len() - 1;
         self.read(last);
@@ -236,7 +248,9 @@ impl Reader {
         match entry.key.read(self.clock.now()) {
             Ok(content) => entry.good(content),
             Err(error) => {
-                self.read_failures.inc();
+                if !(entry.is_optional && error.is_missing()) {
+                    self.read_failures.inc();
+                }
                 entry.bad(&error)
             }
         }
@@ -249,7 +263,7 @@ impl Reader {
 }
 
 impl Entry {
-    fn new(lease: &Lease, debounce: Duration) -> Entry {
+    fn new(lease: &Lease, is_optional: bool, debounce: Duration) -> Entry {
         // Istio's: x1.5, ±50 %, at most 60 s.
         let policy = Policy { initial: debounce, factor: 1.5, max: Duration::from_secs(60), jitter: 0.5 };
         Entry {
@@ -259,6 +273,7 @@ impl Entry {
             due: None,
             changed: None,
             missing_since: None,
+            is_optional,
             retry: Backoff::new(policy),
         }
     }
@@ -295,7 +310,9 @@ impl Entry {
             return false;
         }
         if !known {
-            log::warn!(target: "cache", "{}: {text}", self.name());
+            let is_usual = self.is_optional && never_there && error.is_missing();
+            let level = if is_usual { log::Level::Debug } else { log::Level::Warn };
+            log::log!(target: "cache", level, "{}: {text}", self.name());
         }
         self.state.error = Some(text.into());
         self.state.gone = gone;

@@ -51,7 +51,7 @@ impl Task {
     pub async fn run(mut self, mut drain: Drain) {
         let mut leases = Vec::new();
         for source in [&self.pair, &self.roots].into_iter().flatten() {
-            leases.extend(self.files.lease(source.clone()).await);
+            leases.extend(self.files.lease_optional(source.clone()).await);
         }
         let mut table = self.files.table();
         self.look_at_files(&table.borrow_and_update());

@@ -60,6 +60,8 @@ pub(crate) struct Worker {
     /// Whether there is anybody to ask for certificates.
     has_authority: bool,
     issued: Option<Issued>,
+    /// An older certificate that lives longer than the newest.
+    elder: Option<Issued>,
     files: Files,
     anchors: Option<Arc<TrustBundle>>,
     /// Whether the certificate at hand was compared with `anchors`: a bundle causes one request at most.
@@ -95,6 +97,7 @@ impl Worker {
             reserve,
             has_authority,
             issued: None,
+            elder: None,
             files: Files::default(),
             anchors: None,
             anchors_compared: true,
@@ -114,7 +117,7 @@ impl Worker {
 
     /// The deadline of a request that is to be sent now, if one is. The caller sends it and reports its end.
     pub(crate) fn poll(&mut self, now: Now) -> Option<Duration> {
-        if self.asking || !self.wants_authority() || !self.next.has_come(now) {
+        if self.asking || !self.wants_authority() || !self.request_in(now).is_zero() {
             return None;
         }
         self.asking = true;
@@ -124,10 +127,11 @@ impl Worker {
 
     /// How long until [`poll`](Self::poll) or [`snapshot`](Self::snapshot) may say something else.
     pub(crate) fn rest(&self, now: Now) -> Option<Duration> {
-        let request = (!self.asking && self.wants_authority()).then(|| self.next.left(now));
-        let left = self.issued.as_ref().and_then(|issued| issued.expires.duration_since(now.wall).ok());
-        let end = left.filter(|left| !left.is_zero());
-        [request, end].into_iter().flatten().min()
+        let request = (!self.asking && self.wants_authority()).then(|| self.request_in(now));
+        let ends = [&self.issued, &self.elder].into_iter().flatten();
+        let left =
+            ends.filter_map(|issued| issued.expires.duration_since(now.wall).ok()).filter(|left| !left.is_zero());
+        left.chain(request).min()
     }
 
     /// The request brought a certificate.
@@ -138,7 +142,9 @@ impl Worker {
         let begin = issued.workload.leaf.not_before.max(now.wall);
         let delay = self.reserve.delay(begin, issued.expires, now.wall, unit);
         self.files.former = None;
-        self.issued = Some(issued);
+        let newest = issued.expires;
+        let older = [self.issued.replace(issued), self.elder.take()].into_iter().flatten();
+        self.elder = older.filter(|older| older.expires > newest).max_by_key(|older| older.expires);
         self.merge();
         self.schedule(delay, now);
         if !std::mem::replace(&mut self.anchors_compared, true) && !self.chains_to_anchors(now) {
@@ -185,7 +191,7 @@ impl Worker {
 
     /// What there is to serve.
     pub(crate) fn snapshot(&self, now: Now) -> Snapshot {
-        let issued = self.issued.as_ref().filter(|issued| issued.expires > now.wall);
+        let issued = [&self.issued, &self.elder].into_iter().flatten().find(|issued| issued.expires > now.wall);
         let workload = match &self.files.pair {
             Found::Good(pair) => Some(Arc::clone(pair)),
             Found::Broken(_) => None,
@@ -224,8 +230,17 @@ impl Worker {
     }
 
     fn schedule(&mut self, delay: Duration, now: Now) {
-        let spacing = self.last_request.map_or(Duration::ZERO, |last| (last + SPACING).duration_since(now.steady));
-        self.next = Due::at(now).after(delay.max(spacing));
+        self.next = Due::at(now).after(delay.max(self.spacing(now)));
+    }
+
+    /// How long until the next request.
+    fn request_in(&self, now: Now) -> Duration {
+        self.next.left(now).max(self.spacing(now))
+    }
+
+    /// How long until requests would be far enough apart.
+    fn spacing(&self, now: Now) -> Duration {
+        self.last_request.map_or(Duration::ZERO, |last| (last + SPACING).saturating_duration_since(now.steady))
     }
 
     fn chains_to_anchors(&self, now: Now) -> bool {
@@ -279,12 +294,11 @@ impl Due {
         Due { wall: self.wall + delay, steady: self.steady + delay }
     }
 
-    fn has_come(&self, now: Now) -> bool {
-        self.left(now).is_zero()
-    }
-
     fn left(&self, now: Now) -> Duration {
         let wall = self.wall.duration_since(now.wall).unwrap_or_default();
         wall.min(self.steady.saturating_duration_since(now.steady))
     }
 }
+
+#[cfg(test)]
+mod tests;

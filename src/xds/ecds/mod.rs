@@ -21,21 +21,13 @@ use crate::{
     wires::ecds::{Delta, Rewritten, Update},
 };
 
+use super::Kind;
 use message::{Fate, Item};
 
 /// What makes remote Wasm plugins local.
 pub trait Rewrite: Send + Sync {
     /// Rewrites the resources of one response; the error is what istiod is told. Dropping the future cancels it.
     fn rewrite(&self, update: Update) -> BoxFuture<'static, Result<Rewritten, String>>;
-}
-
-/// Which protocol variant the stream speaks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// State of the world: a response replaces all before it.
-    Sotw,
-    /// Incremental: a response replaces what it names.
-    Delta,
 }
 
 /// Something to send.

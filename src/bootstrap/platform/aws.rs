@@ -1,0 +1,53 @@
+//! Amazon's instance metadata service, version 2 where it gives a token, else version 1.
+
+use tokio::time::Instant;
+
+use super::{Platform, text};
+use crate::net::http1::client::Request;
+
+/// Seconds that the token lives; it is used at once.
+const TOKEN_LIFE: &str = "60";
+
+/// Whether this is an instance with Amazon's service.
+pub(super) async fn is_there(server: &str, deadline: Instant) -> bool {
+    let token = token(server, deadline).await;
+    get(server, "meta-data/iam/info", &token, deadline).await.is_some_and(|body| body.contains("arn:aws:iam"))
+}
+
+pub(super) async fn ask(server: &str, deadline: Instant) -> Platform {
+    let token = token(server, deadline).await;
+    let (region, zone, instance) = tokio::join!(
+        get(server, "meta-data/placement/region", &token, deadline),
+        get(server, "meta-data/placement/availability-zone", &token, deadline),
+        get(server, "meta-data/instance-id", &token, deadline),
+    );
+    let (region, zone) = (region.unwrap_or_default(), zone.unwrap_or_default());
+    let values = [
+        ("aws_region", region.clone()),
+        ("aws_availability_zone", zone.clone()),
+        ("aws_instance_id", instance.unwrap_or_default()),
+    ];
+    let metadata = values.into_iter().filter(|(_, value)| !value.is_empty());
+    Platform {
+        metadata: metadata.map(|(key, value)| (key.to_owned(), value)).collect(),
+        locality: [region, zone, String::new()],
+        ..Platform::default()
+    }
+}
+
+/// Empty where the service has no tokens (version 1).
+async fn token(server: &str, deadline: Instant) -> String {
+    let request = Request::post(&format!("http://{server}/latest/api/token"), "").map(|mut request| {
+        request.method = "PUT".into();
+        request.header("X-aws-ec2-metadata-token-ttl-seconds", TOKEN_LIFE)
+    });
+    text(request, deadline).await.unwrap_or_default()
+}
+
+async fn get(server: &str, path: &str, token: &str, deadline: Instant) -> Option<String> {
+    let mut request = Request::get(&format!("http://{server}/latest/{path}"));
+    if !token.is_empty() {
+        request = request.map(|request| request.header("X-aws-ec2-metadata-token", token.to_owned()));
+    }
+    text(request, deadline).await
+}

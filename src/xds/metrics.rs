@@ -1,0 +1,67 @@
+//! What the relay counts, under Istio's names (spec 20 §7).
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::ends::Class;
+use crate::telemetry::metrics::{Counter, Gauge, Registry};
+
+/// The counters of the relay; made once.
+pub struct Metrics {
+    /// Requests sent to istiod, the agent's own included.
+    pub requests: Counter,
+    /// Responses received from istiod.
+    pub responses: Counter,
+    /// Connections to istiod that could not be made.
+    pub failures: Counter,
+    /// 1 while istiod refuses this proxy for good.
+    pub refused: Gauge,
+    istiod_ended: [Counter; 2],
+    envoy_ended: [Counter; 2],
+    largest: Gauge,
+    largest_seen: AtomicUsize,
+}
+
+impl Metrics {
+    /// Registers all of them.
+    pub fn new(registry: &Registry) -> Metrics {
+        let ended = |name, help| ["cancelled", "error"].map(|kind| registry.counter(name, help, &[("type", kind)]));
+        Metrics {
+            requests: registry.counter("xds_proxy_requests", "The total number of Xds Proxy Requests", &[]),
+            responses: registry.counter("xds_proxy_responses", "The total number of Xds Proxy Responses", &[]),
+            failures: registry.counter(
+                "istiod_connection_failures",
+                "The total number of connection failures to Istiod",
+                &[],
+            ),
+            refused: registry.gauge("istiod_refused", "1 while Istiod permanently refuses this proxy", &[]),
+            istiod_ended: ended("istiod_connection_terminations", "The total number of connection errors to Istiod"),
+            envoy_ended: ended("envoy_connection_terminations", "The total number of connection errors from envoy"),
+            largest: registry.gauge("pilot_xds_recv_max", "The largest config size agent receives", &[]),
+            largest_seen: AtomicUsize::new(0),
+        }
+    }
+
+    /// A stream ended at istiod's side.
+    pub fn istiod_ended(&self, class: Class) {
+        self.istiod_ended[index(class)].inc();
+    }
+
+    /// A stream ended at Envoy's side.
+    pub fn envoy_ended(&self, class: Class) {
+        self.envoy_ended[index(class)].inc();
+    }
+
+    /// Envoy sent a message of that size.
+    pub fn received(&self, bytes: usize) {
+        if bytes > self.largest_seen.fetch_max(bytes, Ordering::Relaxed) {
+            self.largest.set(bytes as f64);
+        }
+    }
+}
+
+fn index(class: Class) -> usize {
+    match class {
+        Class::Graceful | Class::Expected => 0,
+        Class::Unexpected => 1,
+    }
+}

@@ -1,0 +1,163 @@
+//! One ADS stream of Envoy's: finds its way to istiod, runs both directions, says how it ended.
+//!
+//! ```text
+//!            ┌── requests ──▶            istiod's stream, opened for this one,
+//!   Envoy ───┤                ─── istiod ─── never used for another
+//!            └◀── responses ─            (many of them share one connection)
+//! ```
+
+use std::{
+    future::{Future, pending, poll_fn},
+    pin::pin,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use tokio::time::{Instant, sleep_until};
+
+use super::{
+    Kind, Proxy,
+    ecds::{Ecds, Step},
+    ends::{Class, End, classify},
+    outbox::Outbox,
+    requests::Requests,
+    responses::Responses,
+    streams::Entry,
+};
+use crate::{
+    base::Drain,
+    grpc::{Receiver, Sender, Status},
+};
+
+/// What both directions of a stream share.
+pub(super) struct Stream<'a> {
+    pub(super) proxy: &'a Proxy,
+    pub(super) kind: Kind,
+    pub(super) entry: &'a Entry,
+    /// The agent's own answers to istiod.
+    pub(super) answers: Outbox,
+    /// Extension configurations; `None` when they pass unchanged.
+    extensions: Option<Mutex<Ecds>>,
+    /// istiod has sent something.
+    served: AtomicBool,
+}
+
+impl Stream<'_> {
+    /// Takes a response with extension configurations; what is to be sent comes out of [`next_extension`](Self::next_extension).
+    pub(super) fn received_extensions(&self, response: Bytes) {
+        if let Some(mut extensions) = self.extensions() {
+            extensions.received(response);
+        }
+    }
+
+    pub(super) fn extensions(&self) -> Option<MutexGuard<'_, Ecds>> {
+        self.extensions.as_ref().map(|extensions| extensions.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The next extension configuration that is ready; cancel-safe.
+    pub(super) async fn next_extension(&self) -> Step {
+        if self.extensions.is_none() {
+            return pending().await;
+        }
+        poll_fn(|cx| match self.extensions() {
+            Some(mut extensions) => pin!(extensions.next()).poll(cx),
+            None => std::task::Poll::Pending,
+        })
+        .await
+    }
+
+    /// Notes that istiod has sent a response: it does not refuse this proxy.
+    pub(super) fn served(&self) {
+        if !self.served.swap(true, Ordering::Relaxed) {
+            self.proxy.served();
+        }
+    }
+}
+
+/// Serves one stream of Envoy's until it ends.
+pub(super) async fn run(
+    proxy: &Proxy,
+    (kind, connection): (Kind, u64),
+    (mut receiver, mut sender): (Receiver, Sender),
+    mut drain: Drain,
+) {
+    let (entry, stopped) = proxy.streams.open(kind, connection);
+    let end = tokio::select! {
+        end = relay(proxy, kind, &entry, &mut receiver, &mut sender) => end,
+        Ok(()) = stopped => End::Superseded,
+        () = drain.started() => End::Shutdown,
+    };
+    report(proxy, &entry, &end);
+    sender.close(&end.status());
+}
+
+async fn relay(proxy: &Proxy, kind: Kind, entry: &Entry, envoy: &mut Receiver, answers: &mut Sender) -> End {
+    let opened = tokio::select! {
+        gone = answers.closed() => return End::Envoy(Err(gone)),
+        opened = open(proxy, kind) => opened,
+    };
+    let (requests, responses) = match opened {
+        Ok(opened) => opened,
+        Err(status) => return End::Unreachable(status),
+    };
+    let delta = if kind == Kind::Delta { "delta " } else { "" };
+    log::info!(target: "xdsproxy", "connected to {delta}upstream XDS server: {} (id {})", proxy.links.istiod.address(), entry.id);
+    let rewrite = proxy.links.rewrite.clone();
+    let stream = Stream {
+        proxy,
+        kind,
+        entry,
+        answers: Outbox::default(),
+        extensions: rewrite.map(|rewrite| Mutex::new(Ecds::new(kind, rewrite))),
+        served: AtomicBool::new(false),
+    };
+    let end = tokio::select! {
+        end = Requests::new(&stream, envoy, requests).run() => end,
+        end = Responses::new(&stream, responses, answers).run() => end,
+    };
+    if let End::Istiod(Err(status)) = &end
+        && !stream.served.load(Ordering::Relaxed)
+        && !status.is_transport()
+    {
+        proxy.refused(status);
+    }
+    end
+}
+
+/// Opens the stream to istiod; not before its time when istiod has just refused this proxy several times.
+async fn open(proxy: &Proxy, kind: Kind) -> Result<(Sender, Receiver), Status> {
+    let istiod = &proxy.links.istiod;
+    let credentials = istiod.credentials().await;
+    let earliest = proxy.refusals().earliest(credentials);
+    if let Some(earliest) = earliest.filter(|earliest| *earliest > Instant::now()) {
+        sleep_until(earliest).await;
+    }
+    istiod.stream(kind.method()).await
+}
+
+/// Counts and logs an end, where it is handled.
+fn report(proxy: &Proxy, entry: &Entry, end: &End) {
+    let (side, class) = match end {
+        End::Envoy(end) => ("downstream", classify(end)),
+        End::Istiod(end) => ("upstream", classify(end)),
+        End::Unreachable(_) => ("upstream", Class::Unexpected),
+        End::Superseded | End::Shutdown => return,
+    };
+    let status = end.status();
+    match end {
+        End::Envoy(_) => proxy.metrics.envoy_ended(class),
+        _ => proxy.metrics.istiod_ended(class),
+    }
+    if let End::Unreachable(_) = end {
+        // `istiod` has logged why, once.
+        proxy.metrics.failures.inc();
+        log::debug!(target: "xdsproxy", "no upstream for stream {}: {status}", entry.id);
+    } else if class == Class::Unexpected && proxy.is_news(&status) {
+        log::warn!(target: "xdsproxy", "{side} terminated with unexpected error {status} (id {})", entry.id);
+    } else {
+        log::debug!(target: "xdsproxy", "{side} terminated: {status} (id {})", entry.id);
+    }
+}
