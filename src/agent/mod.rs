@@ -11,7 +11,12 @@ mod signals;
 mod supervise;
 mod tasks;
 
-use std::{fmt, os::unix::fs::chown, path::Path, time::Duration};
+use std::{
+    fmt,
+    os::unix::fs::chown,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use tokio::sync::{mpsc, watch};
 
@@ -20,12 +25,16 @@ pub use signals::Signals;
 pub use tasks::{Stage, Tasks};
 
 use crate::{
-    bootstrap::{self, Surroundings},
+    bootstrap::{self, Surroundings, platform},
     config::{Errors, Origin, Role, Vars},
     envoy::{self, Admin},
+    sds,
 };
 use lifecycle::{Plan, Wait};
 use supervise::Supervisor;
+
+/// Where a credential server beside a gateway answers; istiod is told whether one does.
+const CREDENTIAL_SOCKET: &str = "./var/run/secrets/credential-uds/socket";
 
 /// Everything the agent was told, ready to be bound.
 #[derive(Debug)]
@@ -33,6 +42,8 @@ pub struct Config {
     plan: Plan,
     envoy: envoy::Config,
     bootstrap: bootstrap::Config,
+    platform: platform::Config,
+    credential_socket: PathBuf,
     admin_port: u16,
     own_ports: Vec<u16>,
     rooms: rooms::Config,
@@ -62,9 +73,13 @@ impl Config {
         let rooms = errors.take(rooms::Config::from_vars(vars));
         let envoy = errors.take(envoy::Config::from_vars(vars));
         let bootstrap = errors.take(bootstrap::Config::from_vars(vars));
-        let (Some(rooms), Some(envoy), Some(bootstrap)) = (rooms, envoy, bootstrap) else { return Err(errors) };
-        let admin_port = vars.proxy().proxy_admin_port;
-        errors.into_result(Config { plan, envoy, bootstrap, admin_port, own_ports: own_ports(vars), rooms })
+        let platform = errors.take(platform::Config::from_vars(vars));
+        let (Some(rooms), Some(envoy), Some(bootstrap), Some(platform)) = (rooms, envoy, bootstrap, platform) else {
+            return Err(errors);
+        };
+        let (admin_port, own_ports) = (vars.proxy().proxy_admin_port, own_ports(vars));
+        let credential_socket = vars.path(CREDENTIAL_SOCKET);
+        errors.into_result(Config { plan, envoy, bootstrap, platform, credential_socket, admin_port, own_ports, rooms })
     }
 
     /// What was noticed and is not fatal.
@@ -82,8 +97,13 @@ pub async fn build(config: Config) -> Result<Bound, Error> {
     let (state, envoy) = watch::channel(envoy::State::default());
     let mut house = House::new(events, envoy);
     let server = house.gates.gate("server", "starting");
-    rooms::start(&mut house, config.rooms).await?;
-    let around = Surroundings::default();
+    // The cloud is asked while the rooms start; where nothing answers it takes no longer than they do.
+    let (mode, platform) = tokio::join!(rooms::start(&mut house, config.rooms), platform::detect(&config.platform));
+    let around = Surroundings {
+        platform,
+        external_sds: mode? == sds::Mode::Foreign,
+        credential_socket: sds::is_served(&config.credential_socket).await.map_err(|error| Error::new("SDS", error))?,
+    };
     bootstrap::write_grpc(&config.bootstrap, &around).map_err(|error| Error::new("bootstrap", error))?;
     let mut envoy = config.envoy;
     if config.plan.envoy {

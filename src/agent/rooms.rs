@@ -53,11 +53,11 @@ impl Config {
     }
 }
 
-/// In the order of their start.
+/// In the order of their start. Says whether the workload's identity is the agent's own to serve.
 ///
 /// # Errors
 /// The first room that cannot start.
-pub(super) async fn start(house: &mut House, config: Config) -> Result<(), Error> {
+pub(super) async fn start(house: &mut House, config: Config) -> Result<sds::Mode, Error> {
     reaper(house);
     let (publisher, names) = names::channel();
     let served = config.dns.is_some();
@@ -66,7 +66,7 @@ pub(super) async fn start(house: &mut House, config: Config) -> Result<(), Error
     }
     let istiod = Istiod::new(config.istiod);
     let (publisher_of_anchors, anchors) = watch::channel(None);
-    identity(house, config.secrets, config.sds, &istiod, anchors).await?;
+    let mode = identity(house, config.secrets, config.sds, &istiod, anchors).await?;
     let (_health, health) = watch::channel(None);
     let links = xds::Links {
         istiod,
@@ -77,7 +77,8 @@ pub(super) async fn start(house: &mut House, config: Config) -> Result<(), Error
         gate: house.gates.gate("istiod", ""),
         registry: house.registry.clone(),
     };
-    xds(house, &config.xds, links)
+    xds(house, &config.xds, links)?;
+    Ok(mode)
 }
 
 /// Local DNS: first of all, for everything else in the pod needs names.
@@ -98,7 +99,7 @@ async fn identity(
     sds: Option<sds::Config>,
     istiod: &Istiod,
     anchors: Anchors,
-) -> Result<(), Error> {
+) -> Result<sds::Mode, Error> {
     let mode = match &sds {
         Some(sds) => sds::mode(sds).await.map_err(|error| Error::new("SDS", error))?,
         None => sds::Mode::Own,
@@ -126,7 +127,7 @@ async fn identity(
         });
     }
     house.debug.push(("certs", certificates(snapshots, files)));
-    Ok(())
+    Ok(mode)
 }
 
 fn certificates(snapshots: watch::Receiver<Snapshot>, files: secrets::Files) -> super::house::Debug {
