@@ -23,7 +23,6 @@ pub mod probe;
 pub mod bootstrap;
 pub mod dns;
 pub mod secrets;
-#[allow(dead_code)]
 pub mod wasm;
 pub mod xds;
 // rank 5

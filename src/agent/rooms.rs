@@ -6,13 +6,18 @@ use tokio::sync::watch;
 
 use super::{Error, House, Stage};
 use crate::{
-    base::Clock,
+    base::{BoxFuture, Clock},
     config::{Errors, Vars},
     dns,
     istiod::{self, Istiod},
     process, sds,
     secrets::{self, Authority, Citadel, Secrets},
-    wires::{NamesReceiver, Snapshot, TrustBundle, names},
+    wasm::{self, Wasm},
+    wires::{
+        NamesReceiver, Snapshot, TrustBundle,
+        ecds::{Rewritten, Update},
+        names,
+    },
     xds::{self, Xds},
 };
 
@@ -31,6 +36,8 @@ pub(super) struct Config {
     xds: xds::Config,
     /// istiod is asked for trust anchors.
     anchors: bool,
+    /// `None` when Envoy is to fetch Wasm plugins by itself.
+    wasm: Option<wasm::Config>,
 }
 
 impl Config {
@@ -44,9 +51,10 @@ impl Config {
         let sds = errors.take(sds::Config::from_vars(vars)).filter(|_| !vars.bool("DISABLE_ENVOY", false));
         let xds = errors.take(xds::Config::from_vars(vars));
         let anchors = vars.bool("PROXY_CONFIG_XDS_AGENT", false);
+        let wasm = errors.take(wasm::Config::from_vars(vars)).filter(|config| config.enabled);
         match (istiod, secrets, xds) {
             (Some(istiod), Some(secrets), Some(xds)) => {
-                errors.into_result(Config { dns, istiod, secrets, sds, xds, anchors })
+                errors.into_result(Config { dns, istiod, secrets, sds, xds, anchors, wasm })
             }
             _ => Err(errors),
         }
@@ -72,7 +80,7 @@ pub(super) async fn start(house: &mut House, config: Config) -> Result<sds::Mode
         istiod,
         names: served.then_some(publisher),
         anchors: config.anchors.then_some(publisher_of_anchors),
-        rewrite: None,
+        rewrite: config.wasm.map(|config| wasm(house, config)),
         health,
         gate: house.gates.gate("istiod", ""),
         registry: house.registry.clone(),
@@ -139,6 +147,25 @@ fn certificates(snapshots: watch::Receiver<Snapshot>, files: secrets::Files) -> 
 async fn endless(task: impl Future<Output = ()>) -> Result<(), std::convert::Infallible> {
     task.await;
     Ok(())
+}
+
+/// Fetches Wasm plugins for the relay.
+fn wasm(house: &mut House, config: wasm::Config) -> Arc<dyn xds::Rewrite> {
+    let wasm = Wasm::bind(config, &house.registry, Clock::System);
+    let rewriter = wasm.rewriter();
+    let shown = rewriter.clone();
+    house.debug.push(("wasm", Arc::new(move || shown.debug())));
+    house.tasks.spawn(Stage::Xds, "wasm", move |drain| endless(wasm.run(drain)));
+    Arc::new(Plugins(rewriter))
+}
+
+/// What the relay asks for plugins: the two rooms do not know each other.
+struct Plugins(wasm::Rewriter);
+
+impl xds::Rewrite for Plugins {
+    fn rewrite(&self, update: Update) -> BoxFuture<'static, Result<Rewritten, String>> {
+        self.0.rewrite(update)
+    }
 }
 
 /// Carries Envoy's configuration from istiod.
