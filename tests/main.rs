@@ -6,6 +6,7 @@
 mod architecture;
 mod captures;
 mod crates;
+mod dns;
 mod envoy;
 mod fuzz;
 mod golden;

@@ -157,3 +157,137 @@ fn has_empty_label(wire: &[u8]) -> bool {
     }
     at + 1 != wire.len()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::HashSet, sync::Arc};
+
+    use prost::Message as _;
+    use simple_dns::{Packet, rdata::RData};
+
+    use super::{
+        super::{
+            message::{self, Message},
+            table::Builder,
+            view::View,
+        },
+        *,
+    };
+    use crate::{
+        proto::istio::networking::nds::v1::{NameTable as Wire, name_table::NameInfo},
+        wires::NameTable,
+    };
+
+    /// An index of one host.
+    fn index(host: &str, ips: &[String]) -> Index {
+        let info = NameInfo { ips: ips.to_vec(), ..NameInfo::default() };
+        let bytes = Wire { table: [(host.to_owned(), info)].into() }.encode_to_vec();
+        Builder::new(Arc::new(NameTable::decode(&bytes).unwrap()), View::default(), false).finish()
+    }
+
+    /// The answer to a query for `name`, with EDNS of that size.
+    fn answer(index: &Index, name: &str, qtype: u16, edns: Option<u16>, transport: Transport) -> Vec<u8> {
+        let mut query = vec![0x12, 0x34, 1, 0x10, 0, 1, 0, 0, 0, 0, 0, u8::from(edns.is_some())];
+        assert!(super::name(&mut query, &[name.as_bytes()]));
+        query.extend_from_slice(&[0, qtype as u8, 0, 1]);
+        if let Some(size) = edns {
+            query.extend_from_slice(&[0, 0, 41]);
+            query.extend_from_slice(&size.to_be_bytes());
+            query.extend_from_slice(&[0; 6]);
+        }
+        // The name was written over what stood in front of it.
+        query[10..12].copy_from_slice(&[0, u8::from(edns.is_some())]);
+        let Message::Ask(query) = message::read(&query) else { panic!("no query") };
+        let hit = index.lookup(name.as_bytes(), Some(b"search.example")).unwrap();
+        let mut out = Vec::new();
+        Writer::new(30).addresses(&query, transport, index, hit, &mut out);
+        assert!(out.len() <= query.limit(transport));
+        assert!(frame::is_whole(&out) && frame::answers(query.bytes, &out));
+        out
+    }
+
+    fn v4(count: usize) -> Vec<String> {
+        (0..count).map(|at| format!("10.0.{}.{}", at / 250, at % 250)).collect()
+    }
+
+    #[test]
+    fn families_are_kept_apart() {
+        let index = index("dual.example", &["2001:db8::1".into(), "1.2.3.4".into(), "::ffff:1.2.3.4".into()]);
+        let of =
+            |qtype| Packet::parse(&answer(&index, "dual.example", qtype, None, Transport::Udp)).unwrap().answers.len();
+        assert_eq!((of(A), of(AAAA)), (1, 2));
+    }
+
+    #[test]
+    fn alias_comes_first_and_owns_the_addresses() {
+        let index = index("dual.example", &v4(3));
+        let bytes = answer(&index, "dual.example.search.example", A, None, Transport::Udp);
+        let packet = Packet::parse(&bytes).unwrap();
+        assert!(matches!(&packet.answers[0].rdata, RData::CNAME(target) if target.0.to_string() == "dual.example"));
+        assert!(packet.answers[1..].iter().all(|record| record.name.to_string() == "dual.example" && record.ttl == 30));
+        assert_eq!(packet.answers.len(), 4);
+        let none = answer(&index, "dual.example.search.example", AAAA, None, Transport::Udp);
+        assert!(Packet::parse(&none).unwrap().answers.is_empty(), "no data, no alias");
+    }
+
+    #[test]
+    fn as_many_as_fit() {
+        let index = index("many.example", &v4(300));
+        for (edns, transport, whole) in [
+            (None, Transport::Udp, false),
+            (Some(1232), Transport::Udp, false),
+            (Some(8192), Transport::Udp, true),
+            (None, Transport::Tcp, true),
+        ] {
+            let bytes = answer(&index, "many.example", A, edns, transport);
+            let packet = Packet::parse(&bytes).unwrap();
+            assert_eq!((bytes[2] & TC == 0, packet.answers.len() == 300), (whole, whole));
+            assert_eq!(packet.opt().is_some(), edns.is_some());
+            let limit = edns.map_or(512, usize::from);
+            assert!(whole || bytes.len() + RECORD + 4 > limit, "one more would have fitted");
+        }
+    }
+
+    #[test]
+    fn every_address_leads_sometimes_and_none_is_lost() {
+        let index = index("four.example", &v4(4));
+        let mut writer = Writer::new(30);
+        let mut firsts = HashSet::new();
+        for _ in 0..200 {
+            writer.addresses = v4(4).iter().map(|ip| ip.parse().unwrap()).collect();
+            writer.shuffle();
+            firsts.insert(writer.addresses[0]);
+            assert_eq!(writer.addresses.iter().collect::<HashSet<_>>().len(), 4);
+        }
+        assert_eq!(firsts.len(), 4);
+        assert!(index.lookup(b"four.example", None).is_some());
+    }
+
+    #[test]
+    fn what_is_no_name_is_not_written() {
+        for text in ["", ".", "a..b", ".a", "a.", &"a".repeat(64), &"a.".repeat(130)] {
+            assert!(!name(&mut vec![0, 0], &[text.as_bytes()]), "{text:?}");
+        }
+        let mut out = vec![0, 0];
+        assert!(name(&mut out, &[b"We", b"b.", b"ns1"]));
+        assert_eq!(out, b"\x00\x09\x03web\x03ns1\x00");
+    }
+
+    #[test]
+    fn alias_that_is_no_name_is_left_out() {
+        let info = NameInfo {
+            ips: v4(1),
+            registry: "Kubernetes".into(),
+            shortname: "web".into(),
+            namespace: "ns1".into(),
+            ..NameInfo::default()
+        };
+        let bytes = Wire { table: [("web..svc.cluster.local".to_owned(), info)].into() }.encode_to_vec();
+        let table = Arc::new(NameTable::decode(&bytes).unwrap());
+        let index = Builder::new(table, View::new("ns1", "ns1.svc.cluster.local"), false).finish();
+        let bytes = answer(&index, "web.ns1.search.example", A, None, Transport::Udp);
+        let packet = Packet::parse(&bytes).unwrap();
+        assert_eq!(packet.answers.len(), 1);
+        assert_eq!(packet.answers[0].name.to_string(), "web.ns1.search.example");
+    }
+}

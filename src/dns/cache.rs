@@ -110,7 +110,7 @@ impl Cache {
     }
 
     /// How many answers are kept.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.entries.len()
     }
 
@@ -174,4 +174,125 @@ fn ttl(query: &Query<'_>, reply: &[u8]) -> Option<u32> {
 fn u32_at(message: &[u8], at: usize) -> Option<u32> {
     let field = message.get(at..at.checked_add(4)?)?;
     Some(u32::from_be_bytes([field[0], field[1], field[2], field[3]]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::message::{self, Message},
+        *,
+    };
+
+    /// A query for a name, upper case and id to choose.
+    fn query(id: u16, name: &str) -> Vec<u8> {
+        let mut bytes = vec![0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+        bytes[..2].copy_from_slice(&id.to_be_bytes());
+        for label in name.split('.') {
+            bytes.push(label.len() as u8);
+            bytes.extend_from_slice(label.as_bytes());
+        }
+        bytes.extend_from_slice(&[0, 0, 1, 0, 1]);
+        bytes
+    }
+
+    /// An answer to it: records of (section, type, TTL, last four bytes of the data).
+    fn reply(query: &[u8], code: u8, records: &[(Section, u16, u32, u32)]) -> Vec<u8> {
+        let mut bytes = query.to_vec();
+        bytes[2] |= frame::QR;
+        bytes[3] = code;
+        for (section, rtype, ttl, data) in records {
+            bytes.extend_from_slice(&[0xc0, 12]);
+            bytes.extend_from_slice(&rtype.to_be_bytes());
+            bytes.extend_from_slice(&[0, 1]);
+            bytes.extend_from_slice(&ttl.to_be_bytes());
+            bytes.extend_from_slice(&[0, 4]);
+            bytes.extend_from_slice(&data.to_be_bytes());
+            let count = frame::count(&bytes, *section) + 1;
+            frame::set_count(&mut bytes, *section, count);
+        }
+        bytes
+    }
+
+    fn asked(bytes: &[u8]) -> Query<'_> {
+        match message::read(bytes) {
+            Message::Ask(query) => query,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn cache(size: usize) -> Cache {
+        Cache::new(Policy { size, stale: Duration::from_secs(100) })
+    }
+
+    const A: u16 = 1;
+
+    #[test]
+    fn an_answer_is_made_out_to_who_asks_and_grows_older() {
+        let (first, second) = (query(1, "www.example"), query(2, "WWW.Example"));
+        let (mut cache, now) = (cache(10_000), Instant::now());
+        cache.put(&asked(&first), &reply(&first, 0, &[(Section::Answer, A, 60, 7), (Section::Answer, A, 90, 8)]), now);
+        let later = now + Duration::from_secs(10);
+        let wanted = reply(&second, 0, &[(Section::Answer, A, 50, 7), (Section::Answer, A, 80, 8)]);
+        assert_eq!(cache.get(&asked(&second), later), Cached::Fresh(wanted));
+        let stale = reply(&first, 0, &[(Section::Answer, A, 30, 7), (Section::Answer, A, 30, 8)]);
+        assert_eq!(cache.get(&asked(&first), now + Duration::from_secs(60)), Cached::Stale(stale));
+        assert_eq!(cache.get(&asked(&first), now + Duration::from_secs(160)), Cached::Nothing);
+    }
+
+    #[test]
+    fn other_flags_are_another_question() {
+        let (mut cache, now) = (cache(10_000), Instant::now());
+        let plain = query(1, "www.example");
+        cache.put(&asked(&plain), &reply(&plain, 0, &[(Section::Answer, A, 60, 7)]), now);
+        let mut unchecked = plain.clone();
+        unchecked[3] |= frame::CD;
+        assert_eq!(cache.get(&asked(&unchecked), now), Cached::Nothing);
+        assert_eq!(cache.get(&asked(&query(1, "www.example.org")), now), Cached::Nothing);
+    }
+
+    #[test]
+    fn lives_of_answers() {
+        let (soa, ns) = (6, 2);
+        let bytes = query(1, "www.example");
+        for (records, code, flags, wanted) in [
+            (vec![(Section::Answer, A, 60, 0), (Section::Answer, A, 20, 0)], 0, 0, Some(20)),
+            (vec![(Section::Answer, A, 60, 0), (Section::Additional, A, 5, 0)], 0, 0, Some(5)),
+            (vec![(Section::Answer, A, 100_000, 0)], 0, 0, Some(3600)),
+            (vec![(Section::Answer, A, 60, 0)], 0, TC, None),
+            (vec![(Section::Answer, A, 0, 0)], 0, 0, Some(0)),
+            (vec![(Section::Authority, soa, 60, 15)], 3, 0, Some(15)),
+            (vec![(Section::Authority, soa, 10, 15)], 3, 0, Some(10)),
+            (vec![(Section::Authority, soa, 9999, 9999)], 0, 0, Some(300)),
+            (vec![(Section::Answer, 5, 60, 0), (Section::Authority, soa, 60, 15)], 0, 0, Some(15)),
+            (vec![(Section::Authority, ns, 60, 0)], 0, 0, None),
+            (vec![], 3, 0, None),
+            (vec![(Section::Answer, A, 60, 0)], 2, 0, None),
+        ] {
+            let mut answer = reply(&bytes, code, &records);
+            answer[2] |= flags;
+            assert_eq!(ttl(&asked(&bytes), &answer), wanted, "{records:?} code {code}");
+        }
+    }
+
+    #[test]
+    fn size_is_bounded_and_the_oldest_goes_first() {
+        let (mut cache, now) = (cache(3_000), Instant::now());
+        let queries: Vec<Vec<u8>> = (0..100).map(|index| query(1, &format!("n{index:02}.example"))).collect();
+        for bytes in &queries {
+            cache.put(&asked(bytes), &reply(bytes, 0, &[(Section::Answer, A, 60, 0)]), now);
+            assert!(cache.size <= 3_000);
+        }
+        assert_eq!(cache.get(&asked(&queries[0]), now), Cached::Nothing);
+        assert!(matches!(cache.get(&asked(&queries[99]), now), Cached::Fresh(_)));
+        let kept = cache.count();
+        for _ in 0..1000 {
+            cache.put(&asked(&queries[99]), &reply(&queries[99], 0, &[(Section::Answer, A, 60, 0)]), now);
+        }
+        assert_eq!(cache.count(), kept, "a new answer takes the old one's place");
+        assert!(cache.queue.len() <= 2 * kept + 17);
+        let mut huge = reply(&queries[1], 0, &[(Section::Answer, A, 60, 0)]);
+        huge.resize(4_000, 0);
+        cache.put(&asked(&queries[1]), &huge, now);
+        assert_eq!(cache.count(), kept, "what is larger than everything is not kept");
+    }
 }

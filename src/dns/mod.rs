@@ -3,23 +3,23 @@
 //! `agent` binds it first of all, hands it the wire on which `xds` sends name tables, and runs it to the very end: names must
 //! resolve while Envoy drains. It never talks to istiod or Envoy itself.
 
-mod answer;
-mod cache;
+pub mod answer;
+pub mod cache;
 mod config;
-mod debug;
-mod fit;
+pub mod debug;
+pub mod fit;
 mod forward;
-mod message;
+pub mod message;
 mod metrics;
 mod pointer;
 mod servers;
 mod service;
-mod table;
+pub mod table;
 mod tcp;
 #[cfg(test)]
 mod tests;
 mod udp;
-mod view;
+pub mod view;
 
 use std::{
     fmt, io,
@@ -34,11 +34,8 @@ use tokio::{
     task::{JoinSet, yield_now},
 };
 
-pub use cache::Policy as CachePolicy;
 pub use config::{Config, Listen};
 pub use forward::Policy as ForwardPolicy;
-pub use table::{Builder, Hit, Index};
-pub use view::{Form, View};
 
 use crate::{
     base::{Drain, Gate},
@@ -50,6 +47,8 @@ use forward::Forwarder;
 use metrics::Metrics;
 use servers::Servers;
 use service::Service;
+use table::{Builder, Index};
+use view::View;
 
 /// Entries indexed before other tasks have their turn: about 100 µs.
 const SLICE: usize = 256;

@@ -168,7 +168,7 @@ impl Service {
     /// The state of this room, for `/debug`.
     pub fn debug(&self) -> serde_json::Value {
         let servers = self.forwarder.servers().order(Instant::now());
-        let kept = self.cache.as_ref().map(|cache| lock(cache).len());
+        let kept = self.cache.as_ref().map(|cache| lock(cache).count());
         debug::summary(self.index().as_deref(), &servers, kept)
     }
 

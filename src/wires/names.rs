@@ -133,7 +133,7 @@ impl<'a> NameEntry<'a> {
     }
 
     fn texts(&self, wanted: u32) -> impl Iterator<Item = &'a str> + use<'a> {
-        Fields(self.info)
+        Fields(self.info, 5)
             .map_while(Result::ok)
             .filter(move |(tag, _)| *tag == wanted)
             .filter_map(|(_, bytes)| str::from_utf8(bytes).ok())
@@ -141,14 +141,14 @@ impl<'a> NameEntry<'a> {
 
     fn read(entry: &'a [u8]) -> Result<NameEntry<'a>, NameTableError> {
         let mut read = NameEntry::default();
-        for field in Fields(entry) {
+        for field in Fields(entry, 2) {
             match field? {
                 (1, host) => read.host = text(host)?,
                 (2, info) => read.info = info,
                 _ => {}
             }
         }
-        for field in Fields(read.info) {
+        for field in Fields(read.info, 5) {
             match field? {
                 (2, registry) => read.registry = text(registry)?,
                 (3, shortname) => read.shortname = text(shortname)?,
@@ -161,7 +161,7 @@ impl<'a> NameEntry<'a> {
 
     /// Reads what [`NameEntry::read`] leaves for later.
     fn check(&self) -> Result<(), NameTableError> {
-        for field in Fields(self.info) {
+        for field in Fields(self.info, 5) {
             if let (1 | 5, bytes) = field? {
                 text(bytes)?;
             }
@@ -170,8 +170,8 @@ impl<'a> NameEntry<'a> {
     }
 }
 
-/// The length-delimited fields of a message, others passed over.
-struct Fields<'a>(&'a [u8]);
+/// The length-delimited fields of a message, others passed over; those up to the given number must be such.
+struct Fields<'a>(&'a [u8], u32);
 
 impl<'a> Iterator for Fields<'a> {
     type Item = Result<(u32, &'a [u8]), NameTableError>;
@@ -191,7 +191,7 @@ impl<'a> Fields<'a> {
             let (tag, wire_type) = key(&mut self.0)?;
             match (tag, wire_type) {
                 (_, WireType::LengthDelimited) => return Ok(Some((tag, piece(&mut self.0)?))),
-                (1..=5, _) => return Err(NameTableError("field of another type than expected")),
+                (tag, _) if tag <= self.1 => return Err(NameTableError("field of another type than expected")),
                 _ => skip(wire_type, tag, &mut self.0)?,
             }
         }
