@@ -3,9 +3,15 @@
 //! A target must not panic, whatever the bytes; it may assert what holds for every input (round trips, bounds).
 
 mod config;
+mod dns;
 
 /// A target's name and the function itself.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target; `fuzz/Cargo.toml` names each as a `[[bin]]`, in the same order.
-pub const ALL: &[Target] = &[("go_duration", config::go_duration)];
+pub const ALL: &[Target] = &[
+    ("go_duration", config::go_duration),
+    ("dns_query", dns::dns_query),
+    ("dns_answer", dns::dns_answer),
+    ("dns_table", dns::dns_table),
+];
