@@ -11,7 +11,8 @@ use std::{
 };
 
 use footman::{
-    bootstrap::{self, Config, Surroundings},
+    agent,
+    bootstrap::{self, Surroundings},
     config::{Errors, Flags, Interface, Sources, Vars},
     envoy,
 };
@@ -74,13 +75,14 @@ impl Case {
             credential_socket: sockets.iter().any(|path| path.contains("credential-uds/")),
             ..Surroundings::default()
         };
-        let mut vars = Vars::load(self.sources(root))?;
+        let (mut vars, mut errors) = Vars::load(self.sources(root));
         if vars.statsd_host().is_some() {
             vars.set_statsd(&Err("no such name".to_owned()));
         }
-        let config = Config::from_vars(&vars)?;
-        let mut errors = Errors::default();
-        let written = bootstrap::write_grpc(&config, &around).and_then(|()| bootstrap::write(&config, &around));
+        let agent = errors.take(agent::Config::from_vars(&vars));
+        let agent = errors.clone().into_result(agent)?.unwrap();
+        let config = agent.bootstrap();
+        let written = bootstrap::write_grpc(config, &around).and_then(|()| bootstrap::write(config, &around));
         let written = written.map_err(|error| {
             errors.add("bootstrap", error.to_string());
             errors
@@ -88,7 +90,7 @@ impl Case {
         let text = fs::read_to_string(&written.path).unwrap();
         Ok(Outcome {
             bootstrap: Some(serde_json::from_str(&text).unwrap_or_else(|_| serde_json::json!({"$text": text}))),
-            argv: bootstrap::envoy_args(&config, &written.path),
+            argv: bootstrap::envoy_args(config, &written.path),
             env: envoy::Config::from_vars(&vars)?.env.into_iter().collect(),
             grpc: fs::read(root.join("etc/istio/proxy/grpc-bootstrap.json"))
                 .ok()
@@ -333,9 +335,8 @@ fn letters(text: &str) -> String {
     text.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
 }
 
-/// Refusals that need a room beyond configuration and bootstrap; `tests/agent` has them.
-const REFUSED_LATER: &[&str] =
-    &["bad-credential-fetcher", "bad-log-level", "bad-prov-and-file-certs", "bad-root-missing", "bad-socket-absent"];
+/// Refused by the command line, or only when a socket is looked for: the tests of `cli` and `sds` have them.
+const REFUSED_ELSEWHERE: &[&str] = &["bad-log-level", "bad-socket-absent"];
 
 #[test]
 fn recorded_starts() {
@@ -344,7 +345,7 @@ fn recorded_starts() {
         let folder = TempDir::new();
         let root: PathBuf = fs::canonicalize(&*folder).unwrap();
         let found = match (case.run(&root), case.text("expect")) {
-            (Ok(_), "error") if REFUSED_LATER.contains(&case.name.as_str()) => continue,
+            (Ok(_), "error") if REFUSED_ELSEWHERE.contains(&case.name.as_str()) => continue,
             (Ok(_), "error") => vec!["was not refused".to_owned()],
             (Err(errors), "error") => {
                 let text = letters(&errors.to_string());

@@ -82,9 +82,9 @@ impl Config {
         errors.into_result(Config { plan, envoy, bootstrap, platform, credential_socket, admin_port, own_ports, rooms })
     }
 
-    /// What was noticed and is not fatal.
-    pub fn warnings(&self) -> &[String] {
-        self.bootstrap.warnings()
+    /// What Envoy will be started with.
+    pub fn bootstrap(&self) -> &bootstrap::Config {
+        &self.bootstrap
     }
 }
 

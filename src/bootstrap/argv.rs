@@ -20,8 +20,8 @@ pub(super) struct Args {
 }
 
 impl Args {
-    pub(super) fn from_vars(vars: &Vars, errors: &mut Errors, warnings: &mut Vec<String>) -> Args {
-        let (level, mut components) = split_levels(vars.flags().text("proxyLogLevel"), warnings);
+    pub(super) fn from_vars(vars: &Vars, errors: &mut Errors) -> Args {
+        let (level, mut components) = split_levels(vars.flags().text("proxyLogLevel"), vars);
         if components.is_empty() {
             components = vars.flags().text("proxyComponentLogLevel").to_owned();
         }
@@ -32,7 +32,7 @@ impl Args {
             components,
             skip_deprecated_logs: vars.bool("ENVOY_SKIP_DEPRECATED_LOGS", true),
             core_dump: vars.bool("ISTIO_ENVOY_ENABLE_CORE_DUMP", false),
-            overlay: overlay::read(vars, errors, warnings),
+            overlay: overlay::read(vars, errors),
             outlier_log_path: vars.flags().text("outlierLogPath").to_owned(),
         }
     }
@@ -80,13 +80,13 @@ pub fn envoy_args(config: &Config, bootstrap: &Path) -> Vec<String> {
 }
 
 /// Splits `info,upstream:debug` into the level (the last one wins) and the component items.
-fn split_levels(text: &str, warnings: &mut Vec<String>) -> (Option<String>, String) {
+fn split_levels(text: &str, vars: &Vars) -> (Option<String>, String) {
     let (mut level, mut components) = (None, Vec::new());
     for item in text.split(',').filter(|item| !item.is_empty()) {
         match item.matches(':').count() {
             0 => level = Some(item.to_owned()),
             1 => components.push(item),
-            _ => warnings.push(format!("--proxyLogLevel: {item:?} is not component:level; ignored")),
+            _ => vars.warn(format!("--proxyLogLevel: {item:?} is not component:level; ignored")),
         }
     }
     (level, components.join(","))
@@ -105,9 +105,13 @@ mod tests {
             ("", None, "", 0),
             ("a:b:c,x:y", None, "x:y", 1),
         ] {
-            let mut warnings = Vec::new();
-            let split = split_levels(text, &mut warnings);
-            assert_eq!((split.0.as_deref(), split.1.as_str(), warnings.len()), (level, components, warned), "{text}");
+            let vars = Vars::from_pairs([("", "")]);
+            let split = split_levels(text, &vars);
+            assert_eq!(
+                (split.0.as_deref(), split.1.as_str(), vars.warnings().len()),
+                (level, components, warned),
+                "{text}"
+            );
         }
     }
 }

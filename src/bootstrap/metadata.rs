@@ -106,7 +106,7 @@ pub(super) struct Labels {
 
 impl Metadata {
     /// What environment and proxyMetadata say; the agent's own settings come with [`Metadata::set`].
-    pub(super) fn from_vars(vars: &Vars, errors: &mut Errors, warnings: &mut Vec<String>) -> Metadata {
+    pub(super) fn from_vars(vars: &Vars, errors: &mut Errors) -> Metadata {
         let mut metadata = Metadata::default();
         for (name, value) in &vars.proxy().proxy_metadata {
             if let Some(key) = name.strip_prefix("ISTIO_META_") {
@@ -122,7 +122,7 @@ impl Metadata {
                 Ok(members) => {
                     members.into_iter().for_each(|(key, value)| metadata.take(&key, value, &name, errors));
                 }
-                Err(error) => warnings.push(format!("{name}: not a JSON object ({error}); skipped")),
+                Err(error) => vars.warn(format!("{name}: not a JSON object ({error}); skipped")),
             }
         }
         if let Some(address) = vars.text("DNS_PROXY_ADDR").filter(|address| !address.is_empty()) {
@@ -242,10 +242,10 @@ impl Metadata {
 }
 
 impl Labels {
-    pub(super) fn from_vars(vars: &Vars, warnings: &mut Vec<String>) -> Labels {
+    pub(super) fn from_vars(vars: &Vars) -> Labels {
         let text = vars.text("ISTIO_METAJSON_LABELS").unwrap_or("{}");
         // What is no JSON object has been warned of already.
-        let fixed = serde_json::from_str(text).map(|members| texts(members, warnings)).unwrap_or_default();
+        let fixed = serde_json::from_str(text).map(|members| texts(members, vars)).unwrap_or_default();
         Labels { fixed, file: vars.labels().cloned() }
     }
 }
@@ -306,12 +306,12 @@ fn ports(text: &str) -> Result<Option<String>, &'static str> {
 }
 
 /// Labels are texts; anything else counts as empty.
-fn texts(members: Map<String, Json>, warnings: &mut Vec<String>) -> Map<String, Json> {
+fn texts(members: Map<String, Json>, vars: &Vars) -> Map<String, Json> {
     let text = |(key, value): (String, Json)| {
         if value.is_string() {
             return (key, value);
         }
-        warnings.push(format!("ISTIO_METAJSON_LABELS: {key}: {value} is not text; the label is empty"));
+        vars.warn(format!("ISTIO_METAJSON_LABELS: {key}: {value} is not text; the label is empty"));
         (key, "".into())
     };
     members.into_iter().map(text).collect()

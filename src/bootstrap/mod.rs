@@ -66,7 +66,6 @@ pub struct Config {
     own: Option<files::Own>,
     args: argv::Args,
     config_dir: std::path::PathBuf,
-    warnings: Vec<String>,
 }
 
 /// What shows only when the agent starts.
@@ -105,10 +104,10 @@ impl Config {
     /// # Errors
     /// Everything that is wrong, each with its source.
     pub fn from_vars(vars: &Vars) -> Result<Config, Errors> {
-        let (mut errors, mut warnings) = (Errors::default(), Vec::new());
+        let mut errors = Errors::default();
         let proxy = vars.proxy().clone();
         let ports = Ports::from_vars(vars, &mut errors);
-        let mut metadata = Metadata::from_vars(vars, &mut errors, &mut warnings);
+        let mut metadata = Metadata::from_vars(vars, &mut errors);
         let socket_file = socket_file(vars, &mut errors);
         own_metadata(&mut metadata, vars, ports, &socket_file);
         if let Some(annotations) = vars.annotations() {
@@ -118,9 +117,9 @@ impl Config {
         let is_true = |name: &str| proxy.proxy_metadata.get(name).is_some_and(|value| value == "true");
         let config = Config {
             node_id: vars.node_id(),
-            labels: Labels::from_vars(vars, &mut warnings),
+            labels: Labels::from_vars(vars),
             family: Family::of(vars.ip_addresses(), vars.bool("ISTIO_DUAL_STACK", false)),
-            stats: Stats::from_vars(vars, &mut warnings),
+            stats: Stats::from_vars(vars),
             host_ip: vars.text_or("HOST_IP", ""),
             log_as_json: vars.flags().bool("log_as_json"),
             delta_xds: vars.bool("ISTIO_DELTA_XDS", true),
@@ -132,21 +131,15 @@ impl Config {
             max_connections: max_connections(&proxy),
             grpc: grpc::Target::from_vars(vars),
             own: files::Own::from_vars(vars, &mut errors),
-            args: argv::Args::from_vars(vars, &mut errors, &mut warnings),
+            args: argv::Args::from_vars(vars, &mut errors),
             config_dir: vars.config_file(""),
             ports,
             metadata,
             socket_file,
             load_stats,
             proxy,
-            warnings,
         };
         errors.into_result(config)
-    }
-
-    /// What was noticed and is not fatal, each line with the name of its source.
-    pub fn warnings(&self) -> &[String] {
-        &self.warnings
     }
 
     /// Envoy's bootstrap. Where the configuration names another file, this one is not used.

@@ -9,12 +9,12 @@ const PLACEHOLDER: &str = "$(HOST_IP)";
 ///
 /// A file that cannot be read only warns, as in Istio; one that is no YAML mapping is an error, since Envoy would start
 /// without what it was meant to have.
-pub(super) fn read(vars: &Vars, errors: &mut Errors, warnings: &mut Vec<String>) -> Option<String> {
+pub(super) fn read(vars: &Vars, errors: &mut Errors) -> Option<String> {
     let path = vars.text(VARIABLE).filter(|path| !path.is_empty())?;
     let bytes = match std::fs::read(vars.path(path)) {
         Ok(bytes) => bytes,
         Err(error) => {
-            warnings.push(format!("{VARIABLE}: {path}: {error}; Envoy starts without it"));
+            vars.warn(format!("{VARIABLE}: {path}: {error}; Envoy starts without it"));
             return None;
         }
     };

@@ -54,7 +54,7 @@ pub(super) struct Stats {
 }
 
 impl Stats {
-    pub(super) fn from_vars(vars: &Vars, warnings: &mut Vec<String>) -> Stats {
+    pub(super) fn from_vars(vars: &Vars) -> Stats {
         let matcher = &vars.proxy().proxy_stats_matcher;
         let addresses = vars.ip_addresses();
         let list = |name: &str, configured: &[String]| {
@@ -64,15 +64,15 @@ impl Stats {
             };
             expanded(items, addresses)
         };
-        let flush_millis = flush(vars, warnings);
+        let flush_millis = flush(vars);
         Stats {
             flush_millis,
-            eviction_nanos: eviction(vars, flush_millis, warnings),
+            eviction_nanos: eviction(vars, flush_millis),
             tags: tags(vars),
             prefixes: list("sidecar.istio.io/statsInclusionPrefixes", &matcher.prefixes),
             suffixes: list("sidecar.istio.io/statsInclusionSuffixes", &matcher.suffixes),
             regexps: list("sidecar.istio.io/statsInclusionRegexps", &matcher.regexps),
-            buckets: buckets(vars, warnings),
+            buckets: buckets(vars),
             counts_connections: vars.bool("EXIT_ON_ZERO_ACTIVE_CONNECTIONS", false),
         }
     }
@@ -148,7 +148,7 @@ fn tags(vars: &Vars) -> Vec<String> {
     tags
 }
 
-fn flush(vars: &Vars, warnings: &mut Vec<String>) -> Option<u128> {
+fn flush(vars: &Vars) -> Option<u128> {
     const NAME: &str = "sidecar.istio.io/statsFlushInterval";
     let text = vars.annotation(NAME)?;
     let duration = parse_go_duration(text);
@@ -157,12 +157,12 @@ fn flush(vars: &Vars, warnings: &mut Vec<String>) -> Option<u128> {
     }
     let millis = duration.map(|duration| duration.as_millis()).filter(|millis| (1..MAX_FLUSH_MILLIS).contains(millis));
     if millis.is_none() {
-        warnings.push(format!("{}: {text:?} is not a duration from 1ms to below 5m; ignored", annotation(NAME)));
+        vars.warn(format!("{}: {text:?} is not a duration from 1ms to below 5m; ignored", annotation(NAME)));
     }
     millis
 }
 
-fn eviction(vars: &Vars, flush_millis: Option<u128>, warnings: &mut Vec<String>) -> Option<u128> {
+fn eviction(vars: &Vars, flush_millis: Option<u128>) -> Option<u128> {
     const NAME: &str = "sidecar.istio.io/statsEvictionInterval";
     let text = vars.annotation(NAME)?;
     let flush = flush_millis.unwrap_or(DEFAULT_FLUSH_MILLIS) * 1_000_000;
@@ -170,13 +170,12 @@ fn eviction(vars: &Vars, flush_millis: Option<u128>, warnings: &mut Vec<String>)
     let fitting = nanos.filter(|nanos| *nanos > 0 && nanos.is_multiple_of(flush));
     if fitting.is_none() {
         let flush = seconds(flush);
-        warnings
-            .push(format!("{}: {text:?} is not a multiple of the flush interval {flush}; ignored", annotation(NAME)));
+        vars.warn(format!("{}: {text:?} is not a multiple of the flush interval {flush}; ignored", annotation(NAME)));
     }
     fitting
 }
 
-fn buckets(vars: &Vars, warnings: &mut Vec<String>) -> Vec<(String, Json)> {
+fn buckets(vars: &Vars) -> Vec<(String, Json)> {
     const NAME: &str = "sidecar.istio.io/statsHistogramBuckets";
     let Some(text) = vars.annotation(NAME).filter(|text| !text.is_empty()) else { return Vec::new() };
     let numbers =
@@ -190,7 +189,7 @@ fn buckets(vars: &Vars, warnings: &mut Vec<String>) -> Vec<(String, Json)> {
             buckets
         }
         _ => {
-            warnings.push(format!("{}: not a JSON object of lists of numbers; ignored", annotation(NAME)));
+            vars.warn(format!("{}: not a JSON object of lists of numbers; ignored", annotation(NAME)));
             Vec::new()
         }
     }

@@ -5,7 +5,7 @@ use log::{info, warn};
 use super::{Failure, args::Typed, logging, version};
 use crate::{
     agent::{self, Signals},
-    config::{Errors, Flags, GLOBAL_FLAGS, PROXY_FLAGS, Vars},
+    config::{Flags, GLOBAL_FLAGS, PROXY_FLAGS, Vars},
 };
 
 /// Runs the agent to its end; its exit code.
@@ -30,12 +30,12 @@ pub async fn run(typed: Typed) -> Result<u8, Failure> {
 }
 
 async fn start(flags: Flags) -> Result<agent::Bound, Failure> {
-    let refused = |errors: Errors| Failure::usage(errors);
-    let vars = Vars::of_process(flags).await.map_err(refused)?;
-    let config = agent::Config::from_vars(&vars).map_err(refused)?;
-    for warning in vars.warnings().iter().chain(config.warnings()) {
+    let (vars, mut errors) = Vars::of_process(flags).await;
+    let config = errors.take(agent::Config::from_vars(&vars));
+    for warning in vars.warnings() {
         warn!("{warning}");
     }
+    let config = config.filter(|_| errors.0.is_empty()).ok_or_else(|| Failure::usage(errors))?;
     agent::build(config).await.map_err(Failure::failed)
 }
 

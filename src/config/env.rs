@@ -56,10 +56,18 @@ impl Vars {
 
     /// All variables whose name begins with `prefix`, as (rest of the name, value), sorted by name.
     pub fn prefixed<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
-        self.env
-            .range(prefix.to_owned()..)
-            .take_while(move |(name, _)| name.starts_with(prefix))
-            .map(move |(name, value)| (&name[prefix.len()..], value.as_str()))
+        self.env.range(prefix.to_owned()..).take_while(move |(name, _)| name.starts_with(prefix)).map(
+            move |(name, value)| {
+                self.note(name, value, Origin::Env, None);
+                (&name[prefix.len()..], value.as_str())
+            },
+        )
+    }
+
+    /// Names of variables with this prefix that nobody has asked for.
+    pub fn unasked(&self, prefix: &str) -> Vec<String> {
+        let asked = self.asked.borrow();
+        self.env.keys().filter(|name| name.starts_with(prefix) && !asked.contains_key(*name)).cloned().collect()
     }
 
     /// Every value that was asked for so far, by name.

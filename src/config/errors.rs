@@ -21,9 +21,13 @@ impl Errors {
         self.0.push(ConfigError { source: source.into(), message: message.into() });
     }
 
-    /// Adds another room's errors.
+    /// Adds another room's errors; what two rooms say is said once.
     pub fn append(&mut self, other: Errors) {
-        self.0.extend(other.0);
+        for error in other.0 {
+            if !self.0.contains(&error) {
+                self.0.push(error);
+            }
+        }
     }
 
     /// `value` when nothing is wrong, else the errors.

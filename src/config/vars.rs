@@ -76,15 +76,14 @@ pub struct Vars {
     annotations: Option<Pairs>,
     layers: Layers,
     proxy: ProxyConfig,
-    warnings: Vec<String>,
+    noticed: RefCell<Vec<String>>,
 }
 
 impl Vars {
     /// Everything this process was told; waits for the network's addresses and for the statsd address's lookup.
     ///
-    /// # Errors
-    /// Everything that is wrong.
-    pub async fn of_process(flags: Flags) -> Result<Vars, Errors> {
+    /// The errors are all that is wrong with it.
+    pub async fn of_process(flags: Flags) -> (Vars, Errors) {
         let sources = Sources {
             flags,
             env: env::of_process(),
@@ -92,20 +91,18 @@ impl Vars {
             root: PathBuf::new(),
             processors: std::thread::available_parallelism().map_or(1, usize::from),
         };
-        let mut vars = Vars::load(sources)?;
+        let (mut vars, errors) = Vars::load(sources);
         if let Some(host) = vars.statsd_host() {
             let found = tokio::time::timeout(STATSD_PATIENCE, Resolver::from_system().lookup(&host)).await;
             let found = found.map_err(|_| "no answer in time".to_owned());
             vars.set_statsd(&found.and_then(|found| found.map_err(|error| error.to_string())));
         }
-        Ok(vars)
+        (vars, errors)
     }
 
-    /// Reads everything from `sources`.
-    ///
-    /// # Errors
-    /// Everything that is wrong, each with the name of its source.
-    pub fn load(sources: Sources) -> Result<Vars, Errors> {
+    /// Reads everything from `sources`. The errors are all that is wrong with it, each with the name of its source; what can be
+    /// used is there all the same, so that the rooms can add theirs.
+    pub fn load(sources: Sources) -> (Vars, Errors) {
         let mut errors = Errors::default();
         let mut vars = Vars::bare(sources.env);
         vars.root = sources.root;
@@ -131,7 +128,7 @@ impl Vars {
             let literal = validate::split_host_port(text).map(|(host, _)| host.parse().into_iter().collect());
             vars.set_statsd(&literal);
         }
-        errors.into_result(vars)
+        (vars, errors)
     }
 
     /// The host of `statsdUdpAddress` while it is still a name.
@@ -149,7 +146,7 @@ impl Vars {
         if address.is_none() {
             let why = found.as_ref().err().map_or("the port is not a number", String::as_str);
             let origin = self.layers.origin("statsdUdpAddress");
-            self.warnings.push(format!("{origin}: statsdUdpAddress: {text:?}: {why}; no statistics go there"));
+            self.warn(format!("{origin}: statsdUdpAddress: {text:?}: {why}; no statistics go there"));
         }
         let origin = self.layers.origin("statsdUdpAddress");
         self.layers.set("statsdUdpAddress", address.unwrap_or_default().into(), origin);
@@ -174,7 +171,7 @@ impl Vars {
             annotations: None,
             proxy: layers.read(),
             layers,
-            warnings: Vec::new(),
+            noticed: RefCell::default(),
         }
     }
 
@@ -253,18 +250,26 @@ impl Vars {
         self.path(self.proxy.config_file(name))
     }
 
+    /// Notes something that is not fatal; `text` begins with the name of its source.
+    pub fn warn(&self, text: impl Into<String>) {
+        let (text, mut noticed) = (text.into(), self.noticed.borrow_mut());
+        if !noticed.contains(&text) {
+            noticed.push(text);
+        }
+    }
+
     /// Everything that was noticed and is not fatal, each line with the name of its source.
     pub fn warnings(&self) -> Vec<String> {
         let asked = self.asked.borrow();
         let of_variables = asked
             .iter()
             .filter_map(|(name, setting)| setting.warning.as_ref().map(|warning| format!("{name}: {warning}")));
-        self.warnings.iter().cloned().chain(of_variables).collect()
+        self.noticed.borrow().iter().cloned().chain(of_variables).collect()
     }
 
     fn pod_file(&mut self, path: &str) -> Option<Pairs> {
         pod::read(&self.path(path)).unwrap_or_else(|message| {
-            self.warnings.push(format!("{path}: {message}; the file is ignored"));
+            self.warn(format!("{path}: {message}; the file is ignored"));
             None
         })
     }
@@ -274,11 +279,11 @@ impl Vars {
         let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(&text);
         let instance_ip: Option<IpAddr> = bare.parse().ok();
         if instance_ip.is_none() && !text.is_empty() {
-            self.warnings.push(format!("INSTANCE_IP: {text:?} is not an IP address; ignored"));
+            self.warn(format!("INSTANCE_IP: {text:?} is not an IP address; ignored"));
         }
         let excluded = self.annotation(super::EXCLUDE_INTERFACES).map(str::to_owned);
         let instance_ip = instance_ip.map(|ip| ip.to_canonical());
-        addresses::of_node(instance_ip, interfaces, excluded.as_deref(), &mut self.warnings)
+        addresses::of_node(instance_ip, interfaces, excluded.as_deref(), self.noticed.get_mut())
     }
 
     /// Mesh file, PROXY_CONFIG and annotation, in this order of precedence.
@@ -318,7 +323,7 @@ impl Vars {
                 return errors.add(origin(node.line).to_string(), message);
             }
         };
-        let mut decoder = Decoder { origin, prefix: &prefix, errors, warnings: &mut self.warnings };
+        let mut decoder = Decoder { origin, prefix: &prefix, errors, warnings: self.noticed.get_mut() };
         let document = decoder.document(node, PROXY_CONFIG);
         self.layers.lay(document);
     }
@@ -331,13 +336,13 @@ impl Vars {
         }
         let typed = self.flags.int("concurrency");
         if typed != 0 {
-            self.warnings.push("--concurrency: a legacy flag; set concurrency in the proxy configuration".to_owned());
+            self.warn("--concurrency: a legacy flag; set concurrency in the proxy configuration".to_owned());
             self.layers.set("concurrency", typed.into(), Origin::Flag);
         }
         let threads = self.layers.get("concurrency").and_then(Json::as_i64).unwrap_or(0);
         if threads == 0 && limit < i64::try_from(processors).unwrap_or(i64::MAX) {
             let message = format!("concurrency: Envoy will run a worker thread for each of {processors} processors");
-            self.warnings.push(message);
+            self.warn(message);
         }
         let overlaid =
             matches!(self.layers.origin("serviceCluster"), Origin::ProxyConfigEnv(_) | Origin::Annotation(_));
@@ -359,7 +364,7 @@ impl Vars {
         if let Some(text) = self.annotation(STATUS_PORT_ANNOTATION).map(str::to_owned) {
             let port = text.parse::<u16>().unwrap_or_else(|_| {
                 let origin = Origin::Annotation(STATUS_PORT_ANNOTATION);
-                self.warnings.push(format!("{origin}: {text:?} is not a port; the status port stays closed"));
+                self.warn(format!("{origin}: {text:?} is not a port; the status port stays closed"));
                 0
             });
             self.layers.set("statusPort", port.into(), Origin::Annotation(STATUS_PORT_ANNOTATION));

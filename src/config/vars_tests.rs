@@ -18,13 +18,14 @@ impl Folder {
     }
 
     fn load(&self, env: &[(&str, &str)], flags: Flags) -> Result<Vars, Errors> {
-        Vars::load(Sources {
+        let (vars, errors) = Vars::load(Sources {
             flags,
             env: env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
             interfaces: Vec::new(),
             root: self.0.clone(),
             processors: 4,
-        })
+        });
+        errors.into_result(vars)
     }
 }
 

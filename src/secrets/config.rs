@@ -155,7 +155,7 @@ fn key_style(vars: &Vars, errors: &mut Errors) -> KeyStyle {
         }
     }
     if algorithm.is_empty() && vars.text("WORKLOAD_RSA_KEY_SIZE").is_some() {
-        log::warn!(target: "ca", "WORKLOAD_RSA_KEY_SIZE: this agent makes no RSA keys; using ECDSA P-256, which every Envoy and istiod takes");
+        vars.warn("WORKLOAD_RSA_KEY_SIZE: this agent makes no RSA keys; using ECDSA P-256, which every Envoy and istiod takes");
     }
     let curve = if algorithm == "ECDSA" && curve == "P384" { Curve::P384 } else { Curve::P256 };
     KeyStyle { curve, pkcs8: vars.bool("PKCS8_KEY", false) }
