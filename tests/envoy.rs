@@ -62,15 +62,17 @@ async fn program_that_cannot_run_is_told_apart_from_one_that_fails() {
 async fn envoy_sees_its_arguments_and_nothing_of_the_agent() {
     let folder = TempDir::new();
     let out = folder.join("out");
-    let script = "{ echo \"$@\"; echo $X; readlink /proc/self/fd/0; ls -l /proc/self/fd | grep -cE 'socket|anon_inode'; ps -o pgid= -p $$; echo $$; } > $OUT";
+    let script = "{ echo \"$@\"; echo $X; readlink /proc/self/fd/0; ls -l /proc/self/fd | grep -cE 'socket|anon_inode'; ps -o pgid= -p $$; echo $$; ulimit -Sn; } > $OUT";
     let mut config = config("/bin/sh", &["-c", script, "envoy", "-c", "a b.json"]);
     config.env = vec![("X".to_owned(), "y".to_owned()), ("OUT".to_owned(), out.to_string_lossy().into_owned())];
+    config.open_files = Some(100);
     assert!(matches!(exit(&config).await, Exit::Status(status) if status.success()));
     let text = fs::read_to_string(out).unwrap();
     let lines: Vec<&str> = text.lines().map(str::trim).collect();
     assert_eq!(&lines[..3], ["-c a b.json", "y", "/dev/null"], "{text}");
     assert_eq!(lines[3], "0", "no socket, event queue or signal pipe of the agent: {text}");
     assert_eq!(lines[4], lines[5], "leader of its own group: {text}");
+    assert_eq!(lines[6], "100", "its own limit of open files: {text}");
 }
 
 #[tokio::test]
@@ -85,7 +87,7 @@ async fn bootstrap_goes_with_envoy() {
 #[test]
 fn envoy_does_not_outlive_its_parent() {
     // The shell is the agent: it becomes the guard's parent and is then killed.
-    let script = format!("{FOOTMAN} {} $$ - - /bin/sleep 1000 & echo started; wait", guard::WORD);
+    let script = format!("{FOOTMAN} {} $$ - - - /bin/sleep 1000 & echo started; wait", guard::WORD);
     let mut agent = Command::new("/bin/sh").args(["-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
     let mut out = agent.stdout.take().unwrap();
     let mut line = [0; 8];
@@ -100,7 +102,7 @@ fn envoy_does_not_outlive_its_parent() {
 
 #[test]
 fn guard_refuses_when_its_parent_is_another() {
-    for args in [&["1", "-", "-", "/bin/true"][..], &["x", "-", "-", "/bin/true"], &["1"], &[]] {
+    for args in [&["1", "-", "-", "-", "/bin/true"][..], &["x", "-", "-", "-", "/bin/true"], &["1"], &[]] {
         let output =
             Command::new(Path::new(FOOTMAN)).arg(guard::WORD).args(args).stdin(Stdio::null()).output().unwrap();
         assert_eq!(output.status.code(), Some(126), "{args:?}");

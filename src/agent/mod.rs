@@ -28,7 +28,7 @@ use crate::{
     bootstrap::{self, Surroundings, platform},
     config::{Errors, Origin, Role, Vars},
     envoy::{self, Admin},
-    sds,
+    process, sds,
 };
 use lifecycle::{Plan, Wait};
 use supervise::Supervisor;
@@ -93,6 +93,7 @@ impl Config {
 /// # Errors
 /// The first room that cannot start.
 pub async fn build(config: Config) -> Result<Bound, Error> {
+    let open_files = process::raise_open_files();
     let (events, received) = mpsc::channel(House::EVENTS);
     let (state, envoy) = watch::channel(envoy::State::default());
     let mut house = House::new(events, envoy);
@@ -105,7 +106,7 @@ pub async fn build(config: Config) -> Result<Bound, Error> {
         credential_socket: sds::is_served(&config.credential_socket).await.map_err(|error| Error::new("SDS", error))?,
     };
     bootstrap::write_grpc(&config.bootstrap, &around).map_err(|error| Error::new("bootstrap", error))?;
-    let mut envoy = config.envoy;
+    let mut envoy = envoy::Config { open_files, ..config.envoy };
     if config.plan.envoy {
         configure(&mut envoy, &config.bootstrap, &around)?;
     }

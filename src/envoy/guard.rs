@@ -20,22 +20,28 @@ use nix::{
     unistd::{Gid, Pid, Uid, getppid, setgid, setgroups, setuid},
 };
 
-/// The first argument by which `main` knows that it is to become Envoy. The others: parent, user, group (`-` for none), program,
-/// its arguments.
+use super::Config;
+use crate::process;
+
+/// The first argument by which `main` knows that it is to become Envoy. The others: parent, user, group, limit of open files (`-`
+/// where the agent's own stands), program, its arguments.
 pub const WORD: &str = "become-envoy";
 
 /// Signal that Envoy gets when the agent dies: a configuration that nobody renews must not be served on.
 const ON_PARENT_DEATH: Signal = Signal::SIGKILL;
 
-/// A command that runs `binary` under guard, and the pipe on which [`failure`] learns why it could not.
+/// A command by which `guard` becomes the Envoy of `config`, without its arguments; and the pipe on which [`failure`] learns why it
+/// could not.
 ///
 /// # Errors
 /// When no pipe can be made.
-pub fn command(guard: &Path, binary: &Path, user: Option<(u32, u32)>) -> io::Result<(Command, PipeReader)> {
+pub fn command(guard: &Path, config: &Config) -> io::Result<(Command, PipeReader)> {
     let (reader, writer) = io::pipe()?;
-    let (uid, gid) = user.map_or(("-".to_owned(), "-".to_owned()), |(uid, gid)| (uid.to_string(), gid.to_string()));
+    let text = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |number| number.to_string());
+    let (user, group) = config.user.unzip();
     let mut command = Command::new(guard);
-    command.arg0("footman").arg(WORD).arg(std::process::id().to_string()).args([uid, gid]).arg(binary);
+    command.arg0("footman").arg(WORD).arg(std::process::id().to_string());
+    command.args([text(user.map(u64::from)), text(group.map(u64::from)), text(config.open_files)]).arg(&config.binary);
     command.stdin(Stdio::from(OwnedFd::from(writer)));
     Ok((command, reader))
 }
@@ -62,7 +68,11 @@ pub fn run(mut args: impl Iterator<Item = OsString>) -> ExitCode {
 
 fn become_envoy(args: &mut impl Iterator<Item = OsString>) -> io::Result<std::convert::Infallible> {
     let mut next = || args.next().ok_or(io::ErrorKind::InvalidInput);
-    let (parent, user, group, binary) = (number(&next()?), number(&next()?), number(&next()?), next()?);
+    let (parent, user, group) = (number(&next()?), number(&next()?), number(&next()?));
+    let (open_files, binary) = (next()?, next()?);
+    if let Some(limit) = number(&open_files) {
+        process::set_open_files(limit.into())?;
+    }
     if let (Some(user), Some(group)) = (user, group) {
         setgroups(&[])?;
         setgid(Gid::from_raw(group))?;

@@ -34,6 +34,8 @@ pub struct Config {
     /// The user and group to run as, where not the agent's own: 1337 when the agent is root and takes port 53 (rootless
     /// redirection in docker).
     pub user: Option<(u32, u32)>,
+    /// Its soft limit of open files, where the agent has raised its own.
+    pub open_files: Option<u64>,
     /// The generated bootstrap, removed when Envoy has ended; `None` for a user's own file.
     pub bootstrap: Option<PathBuf>,
     /// The program that ties Envoy's life to the agent's (see [`guard`]): this one. `None` starts Envoy without it.
@@ -63,6 +65,7 @@ impl Config {
             args: Vec::new(),
             env: Vec::from_iter(fips.then(|| ("GRPC_SSL_CIPHER_SUITES".to_owned(), FIPS_CIPHERS.to_owned()))),
             user: (takes_port_53 && nix::unistd::getuid().is_root()).then_some(ISTIO_PROXY),
+            open_files: None,
             bootstrap: None,
             guard: Path::new(SELF).exists().then(|| SELF.into()),
             capture: vars.bool("FOOTMAN_CAPTURE_ENVOY_LOG", false),

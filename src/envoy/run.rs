@@ -44,7 +44,7 @@ impl Running {
     pub fn start(config: &Config) -> io::Result<Running> {
         let (mut command, report) = match &config.guard {
             Some(guard) => {
-                let (command, report) = guard::command(guard, &config.binary, config.user)?;
+                let (command, report) = guard::command(guard, config)?;
                 (command, Some(report))
             }
             None => {

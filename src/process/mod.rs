@@ -14,6 +14,7 @@ use std::{
 use nix::{
     errno::Errno,
     sys::{
+        resource::{Resource, getrlimit, setrlimit},
         signal::{Signal, kill, killpg},
         wait::{WaitPidFlag, WaitStatus, waitpid},
     },
@@ -127,6 +128,22 @@ impl Drop for Child {
         }
         reap();
     }
+}
+
+/// Raises the soft limit of open files to the hard one, as Go's runtime does: sockets of clients and forwarded queries each take
+/// one. The limit before, which children should get back; `None` when it stays as it is.
+pub fn raise_open_files() -> Option<u64> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
+    (soft < hard && setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok()).then_some(soft)
+}
+
+/// Sets the soft limit of open files, for a process that is about to become another program.
+///
+/// # Errors
+/// When the system refuses.
+pub fn set_open_files(soft: u64) -> io::Result<()> {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    Ok(setrlimit(Resource::RLIMIT_NOFILE, soft.min(hard), hard)?)
 }
 
 /// As PID 1, collects children that nobody waits for: the orphans of exec probes and of `kubectl exec`. Runs until the drain; does
