@@ -27,6 +27,7 @@ pub mod wasm;
 pub mod xds;
 // rank 5
 pub mod sds;
+pub mod status;
 // rank 6
 pub mod agent;
 // rank 7

@@ -1,15 +1,14 @@
 //! What the rooms share: gates, metrics, debug pages, channels, tasks. Made once by `agent::build`, taken apart by `agent::rooms`.
 
-use std::sync::Arc;
-
-use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 
 use super::Tasks;
-use crate::{base::Gates, envoy, telemetry::metrics::Registry, wires::Event};
-
-/// What one room shows on `/debug`: its state now, as JSON.
-pub type Debug = Arc<dyn Fn() -> Value + Send + Sync>;
+use crate::{
+    base::Gates,
+    envoy,
+    telemetry::{metrics::Registry, pages::Pages},
+    wires::Event,
+};
 
 /// What the rooms share.
 pub struct House {
@@ -17,10 +16,8 @@ pub struct House {
     pub gates: Gates,
     /// The agent's own metrics.
     pub registry: Registry,
-    /// What the rooms show of themselves, by name.
-    pub debug: Vec<(&'static str, Debug)>,
-    /// The body of `/debug/ndsz`, `None` before the first name table; absent without local DNS.
-    pub ndsz: Option<Arc<dyn Fn() -> Option<String> + Send + Sync>>,
+    /// What the rooms show of themselves.
+    pub pages: Pages,
     /// What the lifecycle decides on.
     pub events: mpsc::Sender<Event>,
     /// Envoy's process.
@@ -37,9 +34,8 @@ impl House {
     pub fn new(events: mpsc::Sender<Event>, envoy: watch::Receiver<envoy::State>) -> House {
         House {
             gates: Gates::default(),
-            registry: Registry::default(),
-            debug: Vec::new(),
-            ndsz: None,
+            registry: Registry::default().with_process_metrics(),
+            pages: Pages::default(),
             tasks: Tasks::new(events.clone()),
             events,
             envoy,

@@ -12,9 +12,10 @@ use crate::{
     istiod::{self, Istiod},
     process, sds,
     secrets::{self, Authority, Citadel, Secrets},
+    status,
     wasm::{self, Wasm},
     wires::{
-        NamesReceiver, Snapshot, TrustBundle,
+        NamesReceiver, TrustBundle,
         ecds::{Rewritten, Update},
         names,
     },
@@ -27,6 +28,8 @@ type Anchors = watch::Receiver<Option<Arc<TrustBundle>>>;
 /// Every room's own configuration.
 #[derive(Debug)]
 pub(super) struct Config {
+    /// `None` where statusPort is 0.
+    status: Option<status::Config>,
     dns: Option<dns::Config>,
     /// The way to configuration.
     istiod: istiod::Config,
@@ -45,6 +48,7 @@ impl Config {
     /// Everything that is wrong in any room.
     pub(super) fn from_vars(vars: &Vars) -> Result<Config, Errors> {
         let mut errors = Errors::default();
+        let status = errors.take(status::Config::from_vars(vars)).flatten();
         let dns = errors.take(dns::Config::from_vars(vars)).flatten();
         let istiod = errors.take(istiod::Config::for_discovery(vars));
         let secrets = errors.take(secrets::Config::from_vars(vars));
@@ -54,7 +58,7 @@ impl Config {
         let wasm = errors.take(wasm::Config::from_vars(vars)).filter(|config| config.enabled);
         match (istiod, secrets, xds) {
             (Some(istiod), Some(secrets), Some(xds)) => {
-                errors.into_result(Config { dns, istiod, secrets, sds, xds, anchors, wasm })
+                errors.into_result(Config { status, dns, istiod, secrets, sds, xds, anchors, wasm })
             }
             _ => Err(errors),
         }
@@ -67,6 +71,9 @@ impl Config {
 /// The first room that cannot start.
 pub(super) async fn start(house: &mut House, config: Config) -> Result<sds::Mode, Error> {
     reaper(house);
+    if let Some(config) = config.status {
+        status(house, config)?;
+    }
     let (publisher, names) = names::channel();
     let served = config.dns.is_some();
     if let Some(config) = config.dns {
@@ -89,13 +96,27 @@ pub(super) async fn start(house: &mut House, config: Config) -> Result<sds::Mode
     Ok(mode)
 }
 
+/// The status port: first, so that probes are answered from the beginning.
+fn status(house: &mut House, config: status::Config) -> Result<(), Error> {
+    let sources = status::Sources {
+        gates: house.gates.clone(),
+        registry: house.registry.clone(),
+        pages: house.pages.clone(),
+        envoy: house.envoy.clone(),
+        events: house.events.clone(),
+    };
+    let bound = status::Bound::bind(config, sources).map_err(|error| Error::new("status", error))?;
+    house.tasks.spawn(Stage::Status, "status", move |drain| endless(bound.run(drain)));
+    Ok(())
+}
+
 /// Local DNS: first of all, for everything else in the pod needs names.
 async fn dns(house: &mut House, config: dns::Config, names: NamesReceiver) -> Result<(), Error> {
     let gate = house.gates.gate("dns", "no table yet");
     let room = dns::Dns::bind(config, names, &house.registry, gate).await.map_err(|error| Error::new("dns", error))?;
     let (summary, table) = (room.names(), room.names());
-    house.debug.push(("dns", Arc::new(move || summary.summary())));
-    house.ndsz = Some(Arc::new(move || table.ndsz()));
+    house.pages.add("dns", move || summary.summary());
+    house.pages.add_document("ndsz", move || table.ndsz());
     house.tasks.spawn(Stage::Dns, "dns", move |drain| room.run(drain));
     Ok(())
 }
@@ -134,13 +155,9 @@ async fn identity(
             endless(secrets::output::run(output, snapshots, drain))
         });
     }
-    house.debug.push(("certs", certificates(snapshots, files)));
-    Ok(mode)
-}
-
-fn certificates(snapshots: watch::Receiver<Snapshot>, files: secrets::Files) -> super::house::Debug {
     let table = files.table();
-    Arc::new(move || secrets::certificates(&snapshots.borrow(), &table.borrow(), Clock::System.now()))
+    house.pages.add("certs", move || secrets::certificates(&snapshots.borrow(), &table.borrow(), Clock::System.now()));
+    Ok(mode)
 }
 
 /// A task that does not fail.
@@ -154,7 +171,7 @@ fn wasm(house: &mut House, config: wasm::Config) -> Arc<dyn xds::Rewrite> {
     let wasm = Wasm::bind(config, &house.registry, Clock::System);
     let rewriter = wasm.rewriter();
     let shown = rewriter.clone();
-    house.debug.push(("wasm", Arc::new(move || shown.debug())));
+    house.pages.add("wasm", move || shown.debug());
     house.tasks.spawn(Stage::Xds, "wasm", move |drain| endless(wasm.run(drain)));
     Arc::new(Plugins(rewriter))
 }
@@ -172,7 +189,7 @@ impl xds::Rewrite for Plugins {
 fn xds(house: &mut House, config: &xds::Config, links: xds::Links) -> Result<(), Error> {
     links.gate.open();
     let xds = Xds::bind(config, links).map_err(|error| Error::new("xds", error))?;
-    house.debug.push(("xds", Arc::new(xds.debug())));
+    house.pages.add("xds", xds.debug());
     house.tasks.spawn(Stage::Xds, "xds", |drain| xds.run(drain));
     Ok(())
 }

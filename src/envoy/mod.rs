@@ -7,6 +7,7 @@ pub mod admin;
 mod capture;
 pub mod guard;
 mod kill;
+pub mod readiness;
 mod run;
 pub mod settle;
 mod state;
@@ -19,6 +20,7 @@ use std::{
 use crate::config::{Errors, Vars};
 
 pub use admin::Admin;
+pub use readiness::Readiness;
 pub use run::{Exit, Running};
 pub use state::State;
 

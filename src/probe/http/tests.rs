@@ -1,4 +1,4 @@
-//! The HTTP check against a scripted application.
+//! Checks of a scripted application on loopback.
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},

@@ -108,6 +108,11 @@ impl Registry {
         self
     }
 
+    /// Whether there is a family of that name.
+    pub fn has(&self, name: &str) -> bool {
+        self.inner().families.contains_key(name)
+    }
+
     /// All families, sorted by name, in text format 0.0.4.
     pub fn text(&self) -> String {
         // Callbacks record into this registry, so they run without its lock.

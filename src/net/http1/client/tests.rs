@@ -1,4 +1,4 @@
-//! The client against a scripted server on a pipe.
+//! The client against a scripted peer on an in-memory pipe.
 
 use tokio::io::{AsyncReadExt, duplex};
 

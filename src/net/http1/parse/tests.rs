@@ -1,4 +1,4 @@
-//! Heads by tables: what is taken, what is refused, and how a body is framed.
+//! Heads that are read, and heads that are refused.
 
 use super::*;
 

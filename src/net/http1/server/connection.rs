@@ -15,7 +15,12 @@ use tokio::{
     time::{Instant, timeout, timeout_at},
 };
 
-use super::{Limits, Reply, Request, Service, encoding::accepts_gzip, reply::Output, slots::Slot};
+use super::{
+    Limits, Reply, Request, Service,
+    encoding::accepts_gzip,
+    reply::Output,
+    slots::{Slot, Slots},
+};
 use crate::{
     base::Drain,
     net::{
@@ -63,6 +68,13 @@ pub async fn serve(io: BoxIo, peer: Option<IpAddr>, service: &dyn Service, limit
     tokio::select! {
         _ = timeout(limits.half_closed, reader.linger()) => {}
         () = waiting.evicted() => {}
+    }
+}
+
+/// Serves one connection that is accepted elsewhere and counts against nobody's limit.
+pub async fn serve_one(io: BoxIo, service: &dyn Service, limits: &Limits, drain: Drain) {
+    if let Some(slot) = Slots::new(1).enter() {
+        serve(io, None, service, limits, slot, drain).await;
     }
 }
 

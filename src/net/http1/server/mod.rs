@@ -21,7 +21,8 @@ use std::{
 use nix::sys::socket::{setsockopt, sockopt};
 use tokio::net::{TcpListener, TcpSocket};
 
-pub use connection::serve;
+use connection::serve;
+pub use connection::serve_one;
 pub use reply::{Reply, Stream};
 use slots::Slots;
 
@@ -83,7 +84,7 @@ impl Default for Limits {
             body: 1 << 20,
             stall: Duration::from_secs(20),
             half_closed: Duration::from_secs(1),
-            drain: Duration::from_secs(2),
+            drain: Duration::from_millis(400),
         }
     }
 }

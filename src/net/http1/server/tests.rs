@@ -1,4 +1,4 @@
-//! The server against scripted clients, over pipes and on paused time.
+//! The server over an in-memory pipe, and its listener on a free port.
 
 use std::io::Read;
 

@@ -1,0 +1,184 @@
+//! `/app-health/…` and `/app-lifecycle/…`: the kubelet's rewritten probes and hooks, carried out on its behalf.
+//!
+//! The answer is the application's: its status, the beginning of its body, none of its headers. The reason of a failure is logged in
+//! scope `probes` and not shown to the caller.
+
+use std::{collections::BTreeMap, fmt::Display, future::Future, sync::Arc, time::Duration};
+
+use rustls::ClientConfig;
+
+use super::probers::{Check, Prober, Probers};
+use crate::{
+    net::http1::{Error, Headers, Url, server::Request},
+    probe::{self, Answer, Http, Idle, Redirects, Source},
+};
+
+/// How much of an application's body is passed on: what fits into a pod's events; Istio's and the kubelet's limit.
+const MAX_BODY: usize = 10 * 1024;
+
+/// Fields that belong to the connection between kubelet and agent, not to the application.
+const NOT_FORWARDED: [&str; 8] =
+    ["connection", "content-length", "expect", "keep-alive", "proxy-connection", "te", "transfer-encoding", "upgrade"];
+
+/// How probes are carried out.
+#[derive(Debug, Clone, Default)]
+pub struct Config {
+    /// What can be asked for.
+    pub probers: Probers,
+    /// Where the applications are: an address, or empty or `localhost` for this machine.
+    pub host: String,
+    /// Whether HTTPS probes offer HTTP/2.
+    pub http2: bool,
+    /// Whether connections are kept for the next probe.
+    pub keep_alive: bool,
+    /// The status port, which a probe's `Host` must not show to the application.
+    pub status_port: u16,
+}
+
+/// Carries out probes.
+pub struct Applications {
+    config: Config,
+    tls: Option<Arc<ClientConfig>>,
+    /// Kept connections by prober, where they are kept.
+    idle: BTreeMap<String, Idle>,
+}
+
+/// Outcomes of a probe.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Nobody configured it.
+    Unknown,
+    /// What the application said.
+    Answered(u16, Vec<u8>),
+    /// It is well.
+    Passed,
+    /// It is not, or does not answer.
+    Failed,
+}
+
+impl Applications {
+    /// Ready for probes.
+    pub fn new(config: Config) -> Applications {
+        let needs_tls = config.probers.values().any(|prober| matches!(prober.check, Check::Http { tls: true, .. }));
+        // The settings are constant, and rustls takes them; should it not, HTTPS probes fail and say so.
+        let tls = if needs_tls { probe::tls_config(config.http2).ok() } else { None };
+        let paths = config.probers.keys().filter(|_| config.keep_alive);
+        let idle = paths.map(|path| (path.clone(), Idle::default())).collect();
+        Applications { config, tls, idle }
+    }
+
+    /// Carries out the probe of that name, which is a path.
+    pub async fn probe(&self, name: &str, request: &Request) -> Outcome {
+        let Some(prober) = self.config.probers.get(name) else { return Outcome::Unknown };
+        let failed = |reason: &dyn Display| {
+            log::warn!(target: "probes", "probe {name}: {reason}");
+            Outcome::Failed
+        };
+        let (Check::Http { port, .. } | Check::Tcp { port } | Check::Grpc { port, .. }) = prober.check;
+        let Some(port) = u16::try_from(port).ok().filter(|port| *port > 0) else {
+            return failed(&format!("port {port} is impossible"));
+        };
+        match &prober.check {
+            Check::Http { path, tls, .. } => {
+                let url = self.url(*tls, port, path);
+                let get = async { self.http(url?, self.headers(&request.headers, port), self.idle.get(name)).await };
+                match within(prober.timeout, get).await {
+                    Some(Ok(answer)) if (300..400).contains(&answer.status) => Outcome::Passed,
+                    Some(Ok(answer)) => Outcome::Answered(answer.status, answer.body),
+                    Some(Err(error)) => failed(&error),
+                    None => failed(&TimedOut(prober)),
+                }
+            }
+            Check::Tcp { .. } => {
+                match within(prober.timeout, probe::tcp(&self.config.host, port, Source::Passthrough)).await {
+                    Some(Ok(_)) => Outcome::Passed,
+                    Some(Err(error)) => failed(&error),
+                    None => failed(&TimedOut(prober)),
+                }
+            }
+            Check::Grpc { service, .. } => {
+                let target = (&*self.config.host, port);
+                let agent = request.headers.get("user-agent");
+                match probe::grpc(target, service, Source::Passthrough, agent, prober.timeout).await {
+                    Ok(()) => Outcome::Passed,
+                    Err(error) => failed(&error),
+                }
+            }
+        }
+    }
+
+    fn url(&self, tls: bool, port: u16, path: &str) -> Result<Url, Error> {
+        let host = if self.config.host.is_empty() { "localhost" } else { &self.config.host };
+        let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+        let (scheme, slash) = (if tls { "https" } else { "http" }, if path.starts_with('/') { "" } else { "/" });
+        Url::parse(&format!("{scheme}://{host}:{port}{slash}{path}"))
+    }
+
+    async fn http(&self, url: Url, headers: Headers, idle: Option<&Idle>) -> Result<Answer, Error> {
+        let http = Http {
+            url,
+            headers,
+            source: Source::Passthrough,
+            redirects: Redirects::SameHost,
+            body: MAX_BODY,
+            tls: self.tls.clone(),
+            idle,
+        };
+        http.get().await
+    }
+
+    /// The kubelet's fields; in `Host` the status port becomes the application's.
+    fn headers(&self, asked: &Headers, port: u16) -> Headers {
+        let mut headers = Headers::default();
+        let is_forwarded = |name: &str| !NOT_FORWARDED.iter().any(|other| other.eq_ignore_ascii_case(name));
+        for (name, value) in asked.iter().filter(|(name, _)| is_forwarded(name)) {
+            let host = std::str::from_utf8(value).ok().filter(|_| name.eq_ignore_ascii_case("host"));
+            match host.and_then(|host| host.strip_suffix(&format!(":{}", self.config.status_port))) {
+                Some(host) => headers.add(name, format!("{host}:{port}")),
+                None => headers.add(name, value.clone()),
+            }
+        }
+        headers
+    }
+}
+
+/// That a probe took too long.
+struct TimedOut<'a>(&'a Prober);
+
+impl Display for TimedOut<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "no answer within {} s", self.0.timeout.as_secs())
+    }
+}
+
+/// The outcome of `check`, `None` when it is not there in time; no limit where `timeout` is zero.
+async fn within<T>(timeout: Duration, check: impl Future<Output = T>) -> Option<T> {
+    if timeout.is_zero() { Some(check.await) } else { tokio::time::timeout(timeout, check).await.ok() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_shows_the_applications_port() {
+        let applications = Applications::new(Config { status_port: 15020, ..Config::default() });
+        for (sent, seen) in [
+            ("10.1.2.3:15020", "10.1.2.3:8080"),
+            ("[fd00::5]:15020", "[fd00::5]:8080"),
+            ("shop", "shop"),
+            ("shop:9999", "shop:9999"),
+            ("shop:115020", "shop:115020"),
+        ] {
+            let mut asked = Headers::default();
+            asked.add("HOST", sent);
+            asked.add("X-One", "a");
+            asked.add("Content-Length", "3");
+            asked.add("x-one", "b:15020");
+            let headers = applications.headers(&asked, 8080);
+            assert_eq!(headers.get("host"), Some(seen));
+            assert_eq!(headers.all("X-One").collect::<Vec<_>>(), ["a", "b:15020"]);
+            assert!(!headers.has("content-length"));
+        }
+    }
+}

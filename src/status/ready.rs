@@ -1,0 +1,89 @@
+//! `/healthz/ready`: whether the pod can take traffic, and what it waits for.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::SystemTime,
+};
+
+use super::grpc_bootstrap::GrpcBootstrap;
+use crate::{
+    base::Gates,
+    envoy::Readiness,
+    telemetry::metrics::{Gauge, Registry},
+};
+
+/// The gate that the lifecycle shuts for good when the agent terminates.
+const SERVER: &str = "server";
+
+/// All that must be so before the pod is ready.
+pub struct Ready {
+    envoy: Option<Readiness>,
+    bootstrap: Option<GrpcBootstrap>,
+    gates: Gates,
+    started: SystemTime,
+    startup: Gauge,
+    was_ready: AtomicBool,
+}
+
+impl Ready {
+    /// `envoy` and `bootstrap` where they are part of it; `started`: when this process began.
+    pub fn new(
+        envoy: Option<Readiness>,
+        bootstrap: Option<GrpcBootstrap>,
+        gates: Gates,
+        registry: &Registry,
+        started: SystemTime,
+    ) -> Ready {
+        let startup = registry.gauge(
+            "startup_duration_seconds",
+            "Seconds from the start of the agent to the first successful check of Envoy.",
+            &[],
+        );
+        Ready { envoy, bootstrap, gates, started, startup, was_ready: AtomicBool::new(false) }
+    }
+
+    /// What is still waited for, by name; empty when ready.
+    pub async fn waits_for(&self) -> Vec<(&'static str, String)> {
+        let mut reasons = self.gates.shut();
+        if let Some(terminating) = reasons.iter().position(|(name, _)| *name == SERVER) {
+            return vec![reasons.swap_remove(terminating)];
+        }
+        if let Some(bootstrap) = &self.bootstrap
+            && let Err(reason) = bootstrap.check()
+        {
+            reasons.insert(0, ("gRPC bootstrap", reason));
+        }
+        if let Some(envoy) = &self.envoy {
+            match envoy.check().await {
+                Ok(()) => self.envoy_is_ready(),
+                Err(reason) => reasons.insert(0, ("envoy", reason)),
+            }
+        }
+        reasons
+    }
+
+    /// The probe's answer: nothing when ready, else one line for people.
+    pub async fn check(&self) -> Result<(), String> {
+        let reasons = self.waits_for().await;
+        let ready = reasons.is_empty();
+        if self.was_ready.swap(ready, Ordering::Relaxed) != ready && ready {
+            log::info!("Readiness succeeded");
+        }
+        if ready {
+            return Ok(());
+        }
+        let reasons: Vec<String> =
+            reasons.into_iter().map(|(name, reason)| format!("{name}: {}", reason.trim_end())).collect();
+        let reasons = reasons.join("; ");
+        log::warn!("Readiness failed: {reasons}");
+        Err(format!("not ready: {reasons}\n"))
+    }
+
+    fn envoy_is_ready(&self) {
+        if self.startup.get().is_none() {
+            let seconds = self.started.elapsed().unwrap_or_default().as_secs_f64();
+            self.startup.set(seconds);
+            log::info!("Envoy proxy is ready after {seconds:.3} s");
+        }
+    }
+}
