@@ -71,6 +71,9 @@ impl Client {
 
     /// The head of the answer, after redirects; everything, the body included, is over at the deadline.
     pub(in crate::wasm) async fn send(&self, ask: &Ask) -> Result<Response, Error> {
+        if ask.deadline <= Instant::now() {
+            return Err(Error::Http(http1::Error::Timeout));
+        }
         let verify = self.verifies(&ask.url);
         let mut request = Request::new(if ask.form.is_some() { "POST" } else { "GET" }, ask.url.clone());
         request.deadline = Some(ask.deadline);
