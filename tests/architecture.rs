@@ -17,6 +17,7 @@ const SPAWNS: &[(&str, &str)] = &[
     ("istiod/shared.rs", "the connection to istiod: until its last call and its owner are gone"),
     ("net/http1/server/mod.rs", "connections of the status port: until the client goes or the drain"),
     ("secrets/output.rs", "fsync on a thread of its own, awaited at once"),
+    ("wasm/cache/files.rs", "fsync on a thread of its own, awaited at once"),
 ];
 
 /// A source file: its room, its path below `src/`, and its text without comments, strings and tests.

@@ -12,3 +12,4 @@ mod fuzz;
 mod golden;
 #[allow(dead_code, reason = "benches use it as well, and other parts of it")]
 mod support;
+mod wasm;

@@ -9,6 +9,8 @@ mod cache;
 mod config;
 mod error;
 mod fetch;
+#[doc(hidden)]
+pub mod fuzz;
 mod metrics;
 mod oci;
 mod resource;

@@ -7,6 +7,7 @@ pub mod agent;
 pub mod ca;
 pub mod envoy;
 pub mod istiod;
+pub mod web;
 
 use std::{
     fs,

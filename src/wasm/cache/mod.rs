@@ -36,6 +36,15 @@ use files::sync;
 use flight::Flights;
 use table::{Module, Question, Table};
 
+pub(super) fn fuzz_index(data: &[u8], folder: &Path) {
+    if let Some(index) = index::decode(data, folder) {
+        let text = index::encode(&index.table, &index.salt, folder);
+        let again =
+            index::decode(text.as_bytes(), folder).map(|again| index::encode(&again.table, &again.salt, folder));
+        assert_eq!(again, Some(text), "the index does not come back as it was");
+    }
+}
+
 /// The cache; a clone is the same one.
 #[derive(Clone)]
 pub(super) struct Cache(Arc<Inner>);

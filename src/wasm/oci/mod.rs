@@ -41,6 +41,24 @@ pub(super) struct Found<'a> {
     pub(super) index: Option<String>,
 }
 
+pub(super) fn fuzz_manifest(data: &[u8]) {
+    match manifest::parse(data, "") {
+        Ok(manifest::Document::Image(image)) => drop(image.candidates()),
+        Ok(manifest::Document::Index(children)) => {
+            manifest::choose(&children);
+        }
+        Err(_) => {}
+    }
+}
+
+pub(super) fn fuzz_challenge(data: &[u8]) {
+    for challenge in challenge::challenges(data.split(|byte| *byte == b'\n')) {
+        if let challenge::Challenge::Bearer { realm, .. } = challenge {
+            drop(challenge::check_realm(&realm, false));
+        }
+    }
+}
+
 /// Asks the registry which image the reference means.
 pub(super) async fn resolve<'a>(
     client: &'a Client,

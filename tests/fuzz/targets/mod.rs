@@ -4,6 +4,7 @@
 
 mod config;
 mod dns;
+mod wasm;
 
 /// A target's name and the function itself.
 pub type Target = (&'static str, fn(&[u8]));
@@ -14,4 +15,10 @@ pub const ALL: &[Target] = &[
     ("dns_query", dns::dns_query),
     ("dns_answer", dns::dns_answer),
     ("dns_table", dns::dns_table),
+    ("wasm_extension_config", wasm::extension_config),
+    ("wasm_manifest", wasm::manifest),
+    ("wasm_challenge", wasm::challenge),
+    ("wasm_image_reference", wasm::image_reference),
+    ("wasm_tar", wasm::tar),
+    ("wasm_cache_index", wasm::cache_index),
 ];
