@@ -227,7 +227,7 @@ async fn failed_plugin_gets_a_stand_in_and_is_repaired() {
     });
     let room = room(&folder, &[]);
     let plugin = Plugin { url: &url, ..Plugin::default() };
-    let Rewritten { mut resources, .. } = room.rewrite(&[plugin.clone()]).await;
+    let Rewritten { mut resources, .. } = room.rewrite(std::slice::from_ref(&plugin)).await;
     assert_eq!(local(&resources[0].bytes), None);
     assert_eq!(room.rewriter.debug()["failing"][0]["url"], url);
     let path = room.repaired(resources.remove(0)).await.unwrap();
