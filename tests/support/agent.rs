@@ -7,6 +7,11 @@ use std::{
     process::{Child, Command},
 };
 
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
 use super::{TempDir, envoy, free_port, istiod::Istiod};
 
 /// Ends with the value; a failing test prints the agent's log.
@@ -81,6 +86,20 @@ impl Agent {
         self.child.id()
     }
 
+    pub fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
+    }
+
+    /// Waits for its end; its exit code.
+    pub fn exit_code(&mut self) -> Option<i32> {
+        self.child.wait().unwrap().code()
+    }
+
+    /// What it has logged so far, Envoy's output included.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.join("agent.log")).unwrap()
+    }
+
     /// The socket on which Envoy asks for its configuration.
     pub fn ads_socket(&self) -> PathBuf {
         self.folder.join("etc/istio/proxy/XDS")
@@ -98,7 +117,7 @@ impl Drop for Agent {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
-            eprintln!("{}", std::fs::read_to_string(self.folder.join("agent.log")).unwrap_or_default());
+            eprintln!("{}", self.log());
         }
     }
 }

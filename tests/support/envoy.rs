@@ -12,8 +12,12 @@ use super::{TempDir, within};
 
 /// An executable for `binaryPath`: it notes its arguments in `envoy-argv` and waits for a signal.
 pub fn stub(folder: &TempDir) -> PathBuf {
-    let script = "#!/bin/sh\nprintf '%s\\n' \"$@\" > envoy-argv\nexec sleep infinity\n";
-    let path = folder.write("envoy-stub", script);
+    script(folder, "printf '%s\\n' \"$@\" > envoy-argv\nexec sleep infinity\n")
+}
+
+/// An executable for `binaryPath` that runs these shell commands.
+pub fn script(folder: &TempDir, commands: &str) -> PathBuf {
+    let path = folder.write("envoy-stub", format!("#!/bin/sh\n{commands}"));
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
     path
 }

@@ -19,6 +19,8 @@ use std::{
     time::Duration,
 };
 
+use footman::net::files::Watcher;
+
 /// So long a test may wait for anything at all, on a machine that is busy with others.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -28,6 +30,20 @@ pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
         Ok(value) => value,
         Err(_) => panic!("{what}: nothing after {PATIENCE:?}"),
     }
+}
+
+/// Waits until a file is there with at least so many lines; its text.
+pub async fn lines(path: &Path, count: usize) -> String {
+    let mut watcher = Watcher::new([path]);
+    let read = async {
+        loop {
+            match fs::read_to_string(path) {
+                Ok(text) if text.lines().count() >= count => return text,
+                _ => drop(watcher.changed().await.unwrap()),
+            }
+        }
+    };
+    within(&path.to_string_lossy(), read).await
 }
 
 /// A port that nobody uses and that no client is given meanwhile: below Linux's ephemeral range.
