@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::{
     RootSource, Token,
+    google::Google,
     material::Pair,
     roots::{for_ca, for_xds, pair},
 };
@@ -114,6 +115,10 @@ fn config(vars: &Vars, endpoint: Endpoint, prefix: &str, mut errors: Errors) -> 
     let fetcher = vars.text_or("CREDENTIAL_FETCHER_TYPE", "");
     let token = match fetcher.as_str() {
         "" | "JWT" => Token::File(vars.path(TOKEN_FILE)),
+        "GoogleComputeEngine" => {
+            let audience = vars.text_or("TRUST_DOMAIN", "cluster.local");
+            Token::Google(Google::new(&vars.text_or("GCE_METADATA_HOST", ""), &audience, vars.path(TOKEN_FILE)))
+        }
         "Mock" => Token::Fixed("test_token"),
         other => {
             errors.add("CREDENTIAL_FETCHER_TYPE", format!("invalid credential fetcher type {other}"));

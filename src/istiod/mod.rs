@@ -5,12 +5,14 @@
 //! retried here: the callers know how urgent they are.
 
 mod config;
+mod google;
 mod material;
 mod roots;
 mod shared;
 mod token;
 
 pub use config::{Config, Endpoint, Tls};
+pub use google::Google;
 pub use material::Pair;
 pub use roots::{RootSource, is_file_mounted};
 pub use shared::Istiod;

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use super::google::Google;
+
 /// Where the token comes from (`CREDENTIAL_FETCHER_TYPE`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Token {
@@ -9,6 +11,8 @@ pub enum Token {
     None,
     /// A file that kubelet renews: read for every call.
     File(PathBuf),
+    /// The machine's own, from Google's metadata server.
+    Google(Google),
     /// Always the same (`Mock`).
     Fixed(&'static str),
 }
@@ -22,6 +26,7 @@ impl Token {
         match self {
             Token::None => Ok(None),
             Token::Fixed(token) => Ok(Some((*token).to_owned())),
+            Token::Google(google) => google.token().await.map(Some),
             Token::File(path) => match std::fs::read_to_string(path) {
                 Ok(text) if text.trim().is_empty() => Err(format!("token file {} is empty", path.display())),
                 Ok(text) => Ok(Some(text.trim().to_owned())),
