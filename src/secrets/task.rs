@@ -198,3 +198,6 @@ fn same<T>(a: &Option<Arc<T>>, b: &Option<Arc<T>>) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests;
