@@ -9,6 +9,8 @@ mod google;
 mod material;
 mod roots;
 mod shared;
+#[cfg(test)]
+mod tests;
 mod token;
 
 pub use config::{Config, Endpoint, Tls};

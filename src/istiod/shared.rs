@@ -4,6 +4,7 @@
 //! have changed on disk since, takes no new calls; the calls on it go on.
 
 use std::{
+    net::IpAddr,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -58,12 +59,15 @@ struct State {
     /// Settings that were usable, for when a file is broken for a while.
     last_good: Option<(Fingerprint, Arc<ClientConfig>)>,
     failure: Option<Status>,
+    /// The address that has turned us away.
+    avoided: Option<IpAddr>,
 }
 
 struct Live {
     client: Client,
     fingerprint: Fingerprint,
     generation: u64,
+    peer: Option<IpAddr>,
 }
 
 impl Istiod {
@@ -213,15 +217,18 @@ impl Shared {
         {
             return Ok(live.client.clone());
         }
+        if self.avoid.swap(false, Ordering::Relaxed) {
+            state.avoided = state.live.as_ref().and_then(|live| live.peer);
+        }
         let dialled = match chosen {
-            Ok(chosen) => self.dial(chosen.map(|(_, config)| config)).await,
+            Ok(chosen) => self.dial(chosen.map(|(_, config)| config), state.avoided).await,
             Err(status) => Err(status),
         };
         self.dials.fetch_add(1, Ordering::Relaxed);
         self.report(dialled.as_ref().err());
         state.failure = dialled.as_ref().err().cloned();
-        let client = dialled?;
-        state.live = Some(Live { client: client.clone(), fingerprint, generation });
+        let (client, peer) = dialled?;
+        state.live = Some(Live { client: client.clone(), fingerprint, generation, peer });
         Ok(client)
     }
 
@@ -256,12 +263,17 @@ impl Shared {
         }
     }
 
-    async fn dial(&self, config: Option<Arc<ClientConfig>>) -> Result<Client, Status> {
+    async fn dial(
+        &self,
+        config: Option<Arc<ClientConfig>>,
+        avoided: Option<IpAddr>,
+    ) -> Result<(Client, Option<IpAddr>), Status> {
         let deadline = Instant::now() + DIAL;
         let endpoint = &self.endpoint;
-        let tcp = dial::tcp(&endpoint.host, endpoint.port, deadline)
+        let tcp = dial::tcp_avoiding(avoided, &endpoint.host, endpoint.port, deadline)
             .await
             .map_err(|error| Status::transport(format!("istiod {error}")))?;
+        let peer = tcp.peer_addr().ok().map(|address| address.ip());
         let late = || self.failed(format!("no answer within {} s", DIAL.as_secs()));
         let io: BoxIo = match (config, &endpoint.tls) {
             (Some(config), Some(tls)) => timeout_at(deadline, tls::connect(Box::new(tcp), config, &tls.server_name))
@@ -274,7 +286,7 @@ impl Shared {
         let (client, drive) = Client::handshake(io, settings).await?;
         tokio::spawn(drive);
         timeout_at(deadline, client.greeted()).await.map_err(|_| late())??;
-        Ok(client)
+        Ok((client, peer))
     }
 
     fn failed(&self, why: String) -> Status {

@@ -24,7 +24,7 @@ const HEAD_START: Duration = Duration::from_millis(250);
 /// # Errors
 /// What the resolver says, `TimedOut`, or the last address's error; the text names host, port and address.
 pub async fn tcp(host: &str, port: u16, deadline: Instant) -> io::Result<TcpStream> {
-    tcp_to_allowed(host, port, deadline, &|_| Ok(())).await
+    choosing(host, port, deadline, &|_| Ok(())).await
 }
 
 /// As [`tcp`], but only to addresses that `allowed` does not refuse, with the reason, after the name was resolved.
@@ -37,14 +37,39 @@ pub async fn tcp_to_allowed(
     deadline: Instant,
     allowed: &(dyn Fn(IpAddr) -> Result<(), String> + Sync),
 ) -> io::Result<TcpStream> {
+    let choose = |addresses: &mut Vec<IpAddr>| {
+        let mut refused = None;
+        addresses.retain(|ip| allowed(*ip).map_err(|reason| refused = Some(reason)).is_ok());
+        match refused {
+            Some(reason) if addresses.is_empty() => Err(io::Error::new(ErrorKind::PermissionDenied, reason)),
+            _ => Ok(()),
+        }
+    };
+    choosing(host, port, deadline, &choose).await
+}
+
+/// As [`tcp`], but an address that has just turned us away comes last.
+///
+/// # Errors
+/// As [`tcp`].
+pub async fn tcp_avoiding(avoided: Option<IpAddr>, host: &str, port: u16, deadline: Instant) -> io::Result<TcpStream> {
+    let choose = |addresses: &mut Vec<IpAddr>| {
+        addresses.sort_by_key(|address| Some(*address) == avoided);
+        Ok(())
+    };
+    choosing(host, port, deadline, &choose).await
+}
+
+async fn choosing(
+    host: &str,
+    port: u16,
+    deadline: Instant,
+    choose: &(dyn Fn(&mut Vec<IpAddr>) -> io::Result<()> + Sync),
+) -> io::Result<TcpStream> {
     let named = |error: io::Error| io::Error::new(error.kind(), format!("{host}:{port}: {error}"));
     let connect = async {
         let mut addresses = Resolver::from_system().lookup(host).await?;
-        let mut refused = None;
-        addresses.retain(|ip| allowed(*ip).map_err(|reason| refused = Some(reason)).is_ok());
-        if let (true, Some(reason)) = (addresses.is_empty(), refused) {
-            return Err(io::Error::new(ErrorKind::PermissionDenied, reason));
-        }
+        choose(&mut addresses)?;
         any(interleave(&addresses).map(|ip| SocketAddr::new(ip, port)).collect()).await
     };
     match timeout_at(deadline, connect).await {

@@ -1,0 +1,288 @@
+//! The way to istiod against scripted servers on port 0.
+
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{net::TcpListener, sync::Mutex};
+
+use super::*;
+use crate::{
+    base::Trigger,
+    config::Vars,
+    grpc::{BoxFuture, Code, Keepalive, Receiver, Request, Sender, Service, Settings, Status, serve},
+    net::{BoxIo, tls::Policy},
+    proto::google::rpc::Status as Note,
+};
+
+/// Answers every unary call with the metadata that came with it, and leaves streams open.
+struct Echo;
+
+impl Service for Echo {
+    fn call(&self, request: Request, mut receiver: Receiver, mut sender: Sender) -> BoxFuture {
+        Box::pin(async move {
+            let pairs: Vec<String> = request
+                .metadata
+                .iter()
+                .filter(|(name, _)| !["te", "content-type", "user-agent", "grpc-timeout"].contains(name))
+                .map(|(name, value)| format!("{name}={value}"))
+                .collect();
+            while let Ok(Some(_)) = receiver.message::<Note>(1000).await {
+                if sender.send(&Note { message: pairs.join(" "), ..Note::default() }).await.is_err() {
+                    return;
+                }
+            }
+            sender.close(&Status::ok());
+        })
+    }
+}
+
+/// A server that counts its connections; each can be told to say goodbye.
+struct Server {
+    port: u16,
+    accepted: Arc<AtomicUsize>,
+    goodbyes: Arc<Mutex<Vec<Trigger>>>,
+}
+
+impl Server {
+    async fn start(tls: Option<Arc<rustls::ServerConfig>>) -> Server {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let server =
+            Server { port: listener.local_addr().unwrap().port(), accepted: Arc::default(), goodbyes: Arc::default() };
+        let (accepted, goodbyes) = (Arc::clone(&server.accepted), Arc::clone(&server.goodbyes));
+        tokio::spawn(async move {
+            while let Ok((tcp, _)) = listener.accept().await {
+                let io: BoxIo = match &tls {
+                    None => Box::new(tcp),
+                    Some(config) => match tokio_rustls::TlsAcceptor::from(Arc::clone(config)).accept(tcp).await {
+                        Ok(stream) => Box::new(stream),
+                        Err(_) => continue,
+                    },
+                };
+                accepted.fetch_add(1, Ordering::Relaxed);
+                let (trigger, drain) = Trigger::new();
+                goodbyes.lock().await.push(trigger);
+                tokio::spawn(serve(io, Arc::new(Echo), Settings::default(), drain));
+            }
+        });
+        server
+    }
+
+    fn accepted(&self) -> usize {
+        self.accepted.load(Ordering::Relaxed)
+    }
+}
+
+fn config(port: u16, tls: Option<Tls>) -> Config {
+    Config {
+        endpoint: Endpoint {
+            address: format!("127.0.0.1:{port}"),
+            host: "127.0.0.1".to_owned(),
+            port,
+            authority: "istiod".to_owned(),
+            tls,
+            keepalive: Keepalive { interval: Duration::from_secs(30), timeout: Duration::from_secs(10) },
+        },
+        headers: vec![("clusterid".to_owned(), String::new())],
+        token: Token::None,
+    }
+}
+
+async fn ask(istiod: &Istiod) -> Result<String, Status> {
+    let answer: Note = istiod.unary("/t/Ask", &Note::default(), Duration::from_secs(5)).await?;
+    Ok(answer.message)
+}
+
+#[tokio::test]
+async fn streams_and_purposes_share_one_connection() {
+    let server = Server::start(None).await;
+    let istiod = Istiod::new(config(server.port, None));
+    let beside =
+        istiod.beside(Config { headers: vec![("x".to_owned(), "ca".to_owned())], ..config(server.port, None) });
+    let (mut one, mut answers) = istiod.stream("/t/Stream").await.unwrap();
+    assert_eq!(ask(&istiod).await.unwrap(), "clusterid=");
+    assert_eq!(ask(&beside).await.unwrap(), "x=ca");
+    assert_eq!(server.accepted(), 1);
+
+    // After a goodbye what is open goes on, what is new dials anew.
+    server.goodbyes.lock().await[0].start();
+    while server.accepted() < 2 {
+        ask(&istiod).await.unwrap();
+    }
+    one.send(&Note::default()).await.unwrap();
+    assert!(answers.message::<Note>(1000).await.unwrap().is_some());
+    istiod.retire();
+    ask(&beside).await.unwrap();
+    assert_eq!(server.accepted(), 3);
+}
+
+#[tokio::test]
+async fn token_is_read_for_every_call() {
+    let server = Server::start(None).await;
+    let file = std::env::temp_dir().join(format!("footman-token-{}", std::process::id()));
+    let istiod = Istiod::new(Config { token: Token::File(file.clone()), ..config(server.port, None) });
+    assert_eq!(ask(&istiod).await.unwrap(), "clusterid=");
+    let without = istiod.credentials().await;
+    for token in ["first", "second"] {
+        std::fs::write(&file, format!("  {token}\n")).unwrap();
+        assert_eq!(ask(&istiod).await.unwrap(), format!("clusterid= authorization=Bearer {token}"));
+    }
+    assert_ne!(istiod.credentials().await, without);
+    std::fs::remove_file(file).unwrap();
+}
+
+#[tokio::test]
+async fn failure_names_the_address_and_is_shared_by_those_who_wait() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    drop(listener);
+    let istiod = Istiod::new(config(port, None));
+    let (one, two) = tokio::join!(istiod.stream("/t/Stream"), istiod.stream("/t/Stream"));
+    for status in [one.err().unwrap(), two.err().unwrap()] {
+        assert_eq!(status.code, Code::Unavailable);
+        assert!(status.message.contains(&format!("127.0.0.1:{port}")), "{status}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn server_that_says_nothing_is_given_up() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let istiod = Istiod::new(config(listener.local_addr().unwrap().port(), None));
+    let status = istiod.stream("/t/Stream").await.err().unwrap();
+    assert!(status.message.ends_with("no answer within 8 s"), "{status}");
+}
+
+/// A certificate authority made for one test, its root on disk.
+struct Authority {
+    issuer: rcgen::CertifiedIssuer<'static, rcgen::KeyPair>,
+    root: PathBuf,
+}
+
+impl Authority {
+    fn new(name: &str) -> Authority {
+        let mut params = rcgen::CertificateParams::default();
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let issuer = rcgen::CertifiedIssuer::self_signed(params, rcgen::KeyPair::generate().unwrap()).unwrap();
+        let root = std::env::temp_dir().join(format!("footman-root-{}-{name}.pem", std::process::id()));
+        std::fs::write(&root, issuer.pem()).unwrap();
+        Authority { issuer, root }
+    }
+
+    fn server(&self, name: &str) -> Arc<rustls::ServerConfig> {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let params = rcgen::CertificateParams::new([name.to_owned()]).unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.der().clone()], key.into())
+            .unwrap();
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        Arc::new(config)
+    }
+
+    fn tls(&self, server_name: &str) -> Tls {
+        Tls {
+            roots: RootSource::File(self.root.clone()),
+            pair: None,
+            server_name: server_name.to_owned(),
+            policy: Policy::Default,
+        }
+    }
+}
+
+impl Drop for Authority {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.root);
+    }
+}
+
+#[tokio::test]
+async fn roots_are_read_at_every_dial() {
+    let authority = Authority::new("reread");
+    let server = Server::start(Some(authority.server("istiod.test"))).await;
+    let istiod = Istiod::new(config(server.port, Some(authority.tls("istiod.test"))));
+    ask(&istiod).await.unwrap();
+
+    // Half a file keeps what was usable.
+    std::fs::write(&authority.root, "-----BEGIN").unwrap();
+    istiod.retire();
+    ask(&istiod).await.unwrap();
+    assert_eq!(server.accepted(), 2);
+
+    // Other roots count for the next call, without being told, and the message says whose fault it is.
+    std::fs::write(&authority.root, Authority::new("other").issuer.pem()).unwrap();
+    let status = ask(&istiod).await.unwrap_err();
+    assert!(status.message.contains("UnknownIssuer"), "{status}");
+    assert!(status.message.contains("reread.pem"), "{status}");
+    std::fs::write(&authority.root, authority.issuer.pem()).unwrap();
+    ask(&istiod).await.unwrap();
+}
+
+#[tokio::test]
+async fn name_in_the_certificate_counts() {
+    let authority = Authority::new("name");
+    let server = Server::start(Some(authority.server("other.test"))).await;
+    let istiod = Istiod::new(config(server.port, Some(authority.tls("istiod.test"))));
+    let status = ask(&istiod).await.unwrap_err();
+    assert!(status.message.contains("istiod.test"), "{status}");
+    let istiod = Istiod::new(config(server.port, Some(authority.tls("other.test"))));
+    ask(&istiod).await.unwrap();
+}
+
+fn vars(pairs: &[(&str, &str)]) -> Vars {
+    Vars::from_pairs(pairs.iter().copied())
+}
+
+#[tokio::test]
+async fn roots_follow_the_tables() {
+    let file = |purpose: fn(&Vars) -> Result<Config, crate::config::Errors>, pairs: &[(&str, &str)]| {
+        purpose(&vars(pairs)).map(|config| config.endpoint.tls.map(|tls| tls.roots.to_string()))
+    };
+    let this = file!();
+    let xds = |pairs: &[(&str, &str)]| file(Config::for_discovery, pairs);
+    let ca = |pairs: &[(&str, &str)]| file(Config::for_ca, pairs);
+    assert_eq!(xds(&[("XDS_ROOT_CA", "SYSTEM")]).unwrap().unwrap(), "roots of the system");
+    assert_eq!(xds(&[("XDS_ROOT_CA", this)]).unwrap().unwrap(), format!("roots {this}"));
+    assert_eq!(xds(&[("PROV_CERT", "/p")]).unwrap().unwrap(), "roots /p/root-cert.pem");
+    assert_eq!(ca(&[("CA_ROOT_CA", this), ("CA_ADDR", "ca:1")]).unwrap().unwrap(), format!("roots {this}"));
+    assert_eq!(ca(&[("CA_ADDR", "ca:15010")]).unwrap(), None);
+    for (errors, text) in [
+        (xds(&[("XDS_ROOT_CA", "/missing")]), "root CA file for XDS does not exist /missing"),
+        (xds(&[("PILOT_CERT_PROVIDER", "none")]), "configured provider as none"),
+        (ca(&[("PILOT_CERT_PROVIDER", "none")]), "configured provider as none"),
+        (
+            xds(&[("XDS_ROOT_CA", "SYSTEM"), ("CREDENTIAL_FETCHER_TYPE", "Magic")]),
+            "invalid credential fetcher type Magic",
+        ),
+        (ca(&[("CA_ROOT_CA", "SYSTEM"), ("CA_ADDR", "ca")]), "CA_ADDR: "),
+    ] {
+        let errors = errors.unwrap_err().to_string();
+        assert!(errors.contains(text), "{errors}");
+    }
+}
+
+#[tokio::test]
+async fn names_and_headers() {
+    let system = ("XDS_ROOT_CA", "SYSTEM");
+    let plain = Config::for_discovery(&vars(&[system])).unwrap();
+    assert_eq!(plain.endpoint.authority, "istiod.istio-system.svc");
+    assert_eq!(plain.headers, [("clusterid".to_owned(), String::new())]);
+    let named = Config::for_discovery(&vars(&[system, ("ISTIOD_SAN", "canary"), ("XDS_HEADER_FOO", "a=b")])).unwrap();
+    assert_eq!(named.endpoint.tls.unwrap().server_name, "canary");
+    assert_eq!(named.headers[1], ("foo".to_owned(), "a=b".to_owned()));
+    let ca = [("CA_ROOT_CA", "SYSTEM"), ("ISTIOD_SAN", "canary"), ("CA_HEADER_BAZ", "=baz")];
+    let same = Config::for_ca(&vars(&ca)).unwrap();
+    assert_eq!(same.endpoint.authority, "canary");
+    assert_eq!(same.headers[1], ("baz".to_owned(), "=baz".to_owned()));
+    let own = Config::for_ca(&vars(&[ca[0], ca[1], ("CA_ADDR", "localhost:15012")])).unwrap();
+    assert_eq!(own.endpoint.authority, "istiod.istio-system.svc");
+}
