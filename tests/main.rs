@@ -5,6 +5,7 @@
 
 mod architecture;
 mod captures;
+mod check;
 mod crates;
 mod dns;
 mod envoy;

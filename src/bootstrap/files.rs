@@ -86,12 +86,20 @@ impl Own {
 /// # Errors
 /// A folder that cannot be made or a file that cannot be written.
 pub fn write(config: &Config, around: &Surroundings) -> Result<Written, Error> {
+    write_to(config, around, &config.config_dir)
+}
+
+/// The same with another folder than `configPath`: for a bootstrap that is only looked at.
+///
+/// # Errors
+/// A folder that cannot be made or a file that cannot be written.
+pub fn write_to(config: &Config, around: &Surroundings, folder: &Path) -> Result<Written, Error> {
     if let Some(Own::InPlace(path)) = &config.own {
         return Ok(Written { path: path.clone(), is_generated: false });
     }
-    make_folder(&config.config_dir, "the folder of the bootstrap (configPath)")?;
+    make_folder(folder, "the folder of the bootstrap (configPath)")?;
     if let Some(token) = config.lightstep_token() {
-        let path = config.config_dir.join(super::TOKEN_FILE);
+        let path = folder.join(super::TOKEN_FILE);
         put(&path, token.as_bytes(), PRIVATE, "lightstep's access token")?;
     }
     let (name, text) = match &config.own {
@@ -99,7 +107,7 @@ pub fn write(config: &Config, around: &Surroundings) -> Result<Written, Error> {
         Some(Own::Copied { text, .. }) => ("envoy-rev.json", text.clone()),
         _ => ("envoy-rev.json", config.document(around).to_string()),
     };
-    let path = config.config_dir.join(name);
+    let path = folder.join(name);
     put(&path, text.as_bytes(), PRIVATE, "the bootstrap")?;
     Ok(Written { path, is_generated: true })
 }

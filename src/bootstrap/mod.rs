@@ -24,7 +24,7 @@ use std::net::IpAddr;
 use serde_json::{Map, Value as Json, json};
 
 pub use argv::envoy_args;
-pub use files::{Error, Written, write, write_grpc};
+pub use files::{Error, Written, write, write_grpc, write_to};
 pub use platform::Platform;
 
 use crate::config::{

@@ -1,6 +1,6 @@
 //! The table of sub-commands: names, flags, help. Everything that lists commands is made from it.
 
-use super::args::Command;
+use super::{args::Command, check};
 use crate::config::{Flag, FlagKind, PROXY_FLAGS};
 
 const fn flag(name: &'static str, kind: FlagKind, default: &'static str, help: &'static str) -> Flag {
@@ -24,6 +24,12 @@ pub const SHORT: Flag = flag("short", FlagKind::Bool, "false", "print the versio
 /// `version --output`.
 pub const OUTPUT: Flag = flag("output", FlagKind::Text, "", "json or yaml");
 
+/// `check --bootstrap`.
+pub const BOOTSTRAP: Flag = flag("bootstrap", FlagKind::Bool, "false", "print the bootstrap too, without its secrets");
+/// `check --request-certificate`.
+pub const REQUEST_CERTIFICATE: Flag =
+    flag("request-certificate", FlagKind::Bool, "false", "ask the CA for a certificate, and throw it away");
+
 const ANY: usize = usize::MAX;
 
 const fn command(name: &'static str, operands: &'static str, about: &'static str, flags: &'static [Flag]) -> Command {
@@ -33,6 +39,12 @@ const fn command(name: &'static str, operands: &'static str, about: &'static str
 /// `proxy`.
 pub const PROXY: Command =
     Command { tolerant: true, ..command("proxy", "[role]", "run the agent beside an Envoy", PROXY_FLAGS) };
+/// `check`.
+pub const CHECK: Command = Command {
+    tolerant: true,
+    shorts: &[('o', "output")],
+    ..command("check", "[role]", "say what proxy would do with the same arguments, and try it", check::FLAGS)
+};
 /// `wait`.
 pub const WAIT: Command = Command {
     positionals: (0, ANY),
@@ -57,7 +69,7 @@ pub const COMPLETION: Command = Command {
 pub const HELP: Command = command("help", "[command]", "explain a command", &[]);
 
 /// All of them, in the order in which they are listed.
-pub const ALL: &[Command] = &[PROXY, REQUEST, WAIT, VERSION, COMPLETION, HELP];
+pub const ALL: &[Command] = &[PROXY, CHECK, REQUEST, WAIT, VERSION, COMPLETION, HELP];
 
 /// Words of pilot-agent that footman does not serve, and what to use.
 pub const REFUSED: &[(&str, &str)] = &[

@@ -13,6 +13,14 @@ use crate::{
 /// # Errors
 /// A level that does not exist, a file that cannot be opened.
 pub fn install(flags: &Flags) -> Result<(), Failure> {
+    telemetry::install(config(flags)?).map_err(Failure::usage)
+}
+
+/// What the flags ask for.
+///
+/// # Errors
+/// A level that does not exist.
+pub fn config(flags: &Flags) -> Result<Config, Failure> {
     let mut levels = Levels::default();
     let apply = |levels: &mut Levels, name: &str| {
         levels.apply(flags.text(name)).map_err(|error| Failure::usage(format!("--{name}: {error}")))
@@ -23,13 +31,12 @@ pub fn install(flags: &Flags) -> Result<(), Failure> {
     }
     // Checked, and without effect: a stripped binary has no stack to show.
     apply(&mut Levels::default(), "log_stacktrace_level")?;
-    telemetry::install(Config {
+    Ok(Config {
         json: flags.bool("log_as_json"),
         levels,
         callers: Callers::parse(flags.text("log_caller")),
         targets: flags.all("log_target").into_iter().map(str::to_owned).collect(),
     })
-    .map_err(Failure::usage)
 }
 
 /// Installs the log without flags, unless there is one already.

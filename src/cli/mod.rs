@@ -3,6 +3,7 @@
 //! Exit codes: 0 done; 1 failed; 64 wrong command line or configuration (EX_USAGE of sysexits.h); `proxy` also Envoy's own.
 
 mod args;
+mod check;
 mod commands;
 mod completion;
 mod help;
@@ -83,6 +84,11 @@ async fn dispatch(program: &str, words: Vec<OsString>) -> Result<u8, Failure> {
 async fn execute(program: &str, command: &'static Command, typed: Typed) -> Result<u8, Failure> {
     match command.name {
         "proxy" => return proxy::run(typed).await,
+        "check" => {
+            let (text, code) = check::run(typed).await?;
+            print(text.as_bytes())?;
+            return Ok(code);
+        }
         "wait" => {
             logging::install_default(false);
             wait::run(&typed).await?;

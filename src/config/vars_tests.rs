@@ -1,3 +1,5 @@
+//! Configuration from folders and environments that a test makes.
+
 //! Whole configurations, from files and variables to what is in effect.
 
 use super::*;

@@ -7,6 +7,7 @@
 mod config;
 mod google;
 mod material;
+mod probe;
 mod roots;
 mod shared;
 #[cfg(test)]
@@ -16,6 +17,7 @@ mod token;
 pub use config::{Config, Endpoint, Tls};
 pub use google::Google;
 pub use material::Pair;
+pub use probe::{Step, probe};
 pub use roots::{RootSource, is_file_mounted};
 pub use shared::Istiod;
 pub use token::Token;

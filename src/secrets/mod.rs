@@ -21,6 +21,7 @@ pub mod output;
 mod pem;
 mod rotate;
 mod task;
+mod trial;
 mod worker;
 
 #[cfg(test)]
@@ -40,6 +41,7 @@ pub use file::{Content, Source};
 pub use files::{Files, Lease, Reader, State, Table};
 pub use rotate::Reserve;
 pub use task::Task;
+pub use trial::try_out;
 
 use crate::{
     base::{Clock, Gates},

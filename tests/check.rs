@@ -1,0 +1,157 @@
+//! `footman check`: the binary itself, in a folder of its own, against a scripted istiod.
+
+use std::process::{Command, Output};
+
+use serde_json::Value as Json;
+
+use crate::support::{TempDir, istiod::Istiod};
+
+/// The folder of a pod whose istiod listens at `address`; extra variables on top.
+struct Pod {
+    folder: TempDir,
+    env: Vec<(String, String)>,
+}
+
+impl Pod {
+    fn new(discovery: &str) -> Pod {
+        let folder = TempDir::new();
+        folder.write("var/run/secrets/tokens/istio-token", "a-secret-token");
+        let proxy_config = format!("discoveryAddress: {discovery}\nbinaryPath: bin/envoy\n");
+        let env = [
+            ("PROXY_CONFIG", proxy_config.as_str()),
+            ("POD_NAME", "app-0"),
+            ("POD_NAMESPACE", "ns1"),
+            ("SERVICE_ACCOUNT", "sa1"),
+            ("INSTANCE_IP", "127.0.0.1"),
+            ("CLOUD_PLATFORM", "none"),
+        ];
+        Pod { folder, env: env.map(|(name, value)| (name.to_owned(), value.to_owned())).into() }
+    }
+
+    fn with(mut self, name: &str, value: &str) -> Pod {
+        self.env.retain(|(known, _)| known != name);
+        self.env.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    async fn check(&self, args: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_footman"));
+        command.arg("check").args(args).current_dir(&*self.folder).env_clear().envs(self.env.iter().cloned());
+        // The scripted istiod runs on this thread's runtime.
+        tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap()
+    }
+
+    async fn report(&self, args: &[&str]) -> (Json, i32) {
+        let output = self.check(&[&["-o", "json"], args].concat()).await;
+        let report = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+        (report, output.status.code().unwrap())
+    }
+}
+
+fn states(report: &Json) -> Vec<(String, String)> {
+    let steps = report["steps"].as_array().unwrap().iter();
+    steps.map(|step| (step["step"].as_str().unwrap().to_owned(), step["state"].as_str().unwrap().to_owned())).collect()
+}
+
+#[tokio::test]
+async fn everything_is_tried_and_works() {
+    let istiod = Istiod::start().await;
+    let pod = Pod::new(&format!("localhost:{}", istiod.address.port()));
+    pod.folder.write("var/run/secrets/istio/root-cert.pem", istiod.ca.root_pem());
+    let pod = pod.with("ISTIOD_SAN", "localhost");
+    let (report, code) = pod.report(&["sidecar", "--request-certificate", "--oldflag"]).await;
+    assert_eq!(code, 0, "{:#} {}", report["steps"], report["errors"]);
+    assert_eq!(report["ok"], true);
+    let states = states(&report);
+    let (skipped, rest) = states.split_first().unwrap();
+    assert_eq!(skipped.1, "skipped", "no Envoy is there");
+    let names: Vec<&str> = rest.iter().map(|(name, _)| name.rsplit(": ").next().unwrap()).collect();
+    assert_eq!(names, ["name", "connection", "TLS", "HTTP/2", "token", "certificate"]);
+    assert!(rest.iter().all(|(_, state)| state == "ok"), "{rest:?}");
+    let setting = |name: &str| {
+        let found = report["settings"].as_array().unwrap().iter().find(|setting| setting["name"] == name).unwrap();
+        (found["value"].as_str().unwrap().to_owned(), found["origin"].as_str().unwrap().to_owned())
+    };
+    assert_eq!(setting("binaryPath"), ("bin/envoy".into(), "PROXY_CONFIG:2".into()));
+    assert_eq!(setting("statusPort"), ("15020".into(), "default".into()));
+    assert_eq!(setting("POD_NAME"), ("app-0".into(), "env".into()));
+    assert_eq!(setting("role"), ("sidecar".into(), "argument".into()));
+}
+
+#[tokio::test]
+async fn what_cannot_be_reached_is_told_with_advice() {
+    let istiod = Istiod::start().await;
+    let stranger = Istiod::start().await;
+    let pod = Pod::new(&format!("localhost:{}", istiod.address.port()));
+    pod.folder.write("var/run/secrets/istio/root-cert.pem", stranger.ca.root_pem());
+    let (report, code) = pod.report(&[]).await;
+    assert_eq!(code, 1, "{report:#}");
+    let failed: Vec<&Json> =
+        report["steps"].as_array().unwrap().iter().filter(|step| step["state"] == "failed").collect();
+    assert_eq!(failed.len(), 1, "{report:#}");
+    assert!(failed[0]["step"].as_str().unwrap().ends_with("TLS"));
+    assert!(failed[0]["advice"].as_str().unwrap().contains("XDS_ROOT_CA"));
+    assert!(failed[0]["detail"].as_str().unwrap().contains("root-cert.pem"));
+}
+
+#[tokio::test]
+async fn every_mistake_is_told_at_once() {
+    let pod = Pod::new("istiod")
+        .with("ISTIO_META_ENABLE_HBONE", "maybe")
+        .with("ENVOY_STATUS_PORT", "99999")
+        .with("ISTIO_DUAL_STACK", "perhaps")
+        .with("FOOTMAN_TYPO", "1");
+    let (report, code) = pod.report(&["sidecart", "--log_output_level=default:verbose"]).await;
+    assert_eq!(code, 64, "{report:#}");
+    let errors = report["errors"].to_string();
+    for wanted in ["sidecart", "discoveryAddress", "PROXY_CONFIG:1", "ENABLE_HBONE", "ENVOY_STATUS_PORT", "verbose"] {
+        assert!(errors.contains(wanted), "{wanted} in {errors}");
+    }
+    let warnings = report["warnings"].to_string();
+    assert!(warnings.contains("ISTIO_DUAL_STACK") && warnings.contains("FOOTMAN_TYPO"), "{warnings}");
+    assert_eq!(states(&report), []);
+}
+
+#[tokio::test]
+async fn secrets_are_not_shown() {
+    let token = "s3cret";
+    let config = format!(
+        "{{discoveryAddress: 'localhost:1', proxyMetadata: {{DB_PASSWORD: {token}}}, \
+          tracing: {{lightstep: {{address: 'a:1', accessToken: {token}}}}}}}"
+    );
+    let pod = Pod::new("").with("PROXY_CONFIG", &config).with("XDS_HEADER_AUTH", token).with("XDS_ROOT_CA", "SYSTEM");
+    let pod = pod.with("CA_ROOT_CA", "SYSTEM");
+    for args in [&["--bootstrap"][..], &["--bootstrap", "-o", "json"]] {
+        let output = pod.check(args).await;
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains("lightstep"), "{text}");
+        assert!(text.contains("static_resources"), "{text}");
+        assert!(!text.contains(token) && !text.contains("a-secret-token"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn envoy_says_what_it_thinks_of_the_bootstrap() {
+    use std::os::unix::fs::PermissionsExt;
+    let pod = Pod::new("localhost:1").with("XDS_ROOT_CA", "SYSTEM").with("CA_ROOT_CA", "SYSTEM");
+    for (script, state) in [("exit 0", "ok"), ("echo unknown field >&2; exit 1", "wrong")] {
+        let path = pod.folder.write("bin/envoy", format!("#!/bin/sh\necho \"$@\" > argv\n{script}\n"));
+        std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
+        let (report, code) = pod.report(&[]).await;
+        assert_eq!(report["steps"][0]["state"], state);
+        assert_eq!(report["steps"][0]["detail"].as_str().unwrap().contains("unknown field"), state == "wrong");
+        assert_eq!(code, if state == "wrong" { 64 } else { 1 });
+        let argv = std::fs::read_to_string(pod.folder.join("argv")).unwrap();
+        assert!(argv.contains("--mode validate") && argv.contains("-c "), "{argv}");
+    }
+}
+
+#[tokio::test]
+async fn forms_of_output() {
+    let pod = Pod::new("localhost:1").with("XDS_ROOT_CA", "SYSTEM").with("CA_ROOT_CA", "SYSTEM");
+    let output = pod.check(&["-o", "xml"]).await;
+    assert_eq!(output.status.code(), Some(64));
+    let text = String::from_utf8(pod.check(&[]).await.stdout).unwrap();
+    assert!(text.contains("Settings\n") && text.contains("failed   istiod localhost:1: connection"), "{text}");
+    assert!(!text.contains("static_resources"), "{text}");
+}
