@@ -7,10 +7,12 @@ use std::{
     cell::RefCell,
     io::{self, ErrorKind},
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    os::fd::AsRawFd,
 };
 
+use nix::sys::socket::{MsgFlags, recv};
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::{AsyncReadExt, AsyncWriteExt, Interest},
     net::{TcpStream, UdpSocket},
     time::{Duration, Instant, timeout_at},
 };
@@ -22,6 +24,9 @@ use crate::base::random_u64;
 const MAX_MESSAGE: usize = 65_535;
 /// A datagram that got no answer for this long is taken for lost, where there is time to send another.
 const RESEND: Duration = Duration::from_secs(1);
+
+/// What a socket waits for: a datagram, or a refusal by ICMP, which is an error of the socket without anything to read.
+const NEWS: Interest = Interest::READABLE.add(Interest::ERROR);
 
 thread_local! {
     /// Where datagrams arrive before they are copied at their true length: answers in flight then cost no 64 KiB each.
@@ -95,18 +100,15 @@ pub fn framed(message: &[u8]) -> io::Result<Vec<u8>> {
 /// The next datagram that answers `query`; strays and forgeries are passed over.
 async fn receive(socket: &UdpSocket, query: &[u8]) -> io::Result<Vec<u8>> {
     loop {
-        socket.readable().await?;
-        let received = DATAGRAM.with_borrow_mut(|buffer| {
-            socket.try_recv(buffer).map(|length| {
+        let received = socket.async_io(NEWS, || {
+            DATAGRAM.with_borrow_mut(|buffer| {
+                let length = recv(socket.as_raw_fd(), buffer, MsgFlags::MSG_DONTWAIT)?;
                 let reply = &buffer[..length];
-                frame::answers(query, reply).then(|| reply.to_vec())
+                Ok(frame::answers(query, reply).then(|| reply.to_vec()))
             })
         });
-        match received {
-            Ok(Some(reply)) => return Ok(reply),
-            Ok(None) => {}
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error),
+        if let Some(reply) = received.await? {
+            return Ok(reply);
         }
     }
 }

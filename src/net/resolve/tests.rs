@@ -182,6 +182,16 @@ async fn failing_server_is_an_error_that_names_it() {
 }
 
 #[tokio::test]
+async fn a_server_that_is_not_there_is_noticed_at_once() {
+    let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let gone = socket.local_addr().unwrap();
+    drop(socket);
+    let query = question("a.example", TYPE::A).unwrap();
+    let error = exchange::udp(gone, &query, 1, Duration::from_secs(600)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+}
+
+#[tokio::test]
 async fn forged_answers_are_passed_over() {
     let port = server(|query, _| {
         let mut wrong = reply(query, RCODE::NoError, &["6.6.6.6"]);
