@@ -55,7 +55,7 @@ impl Supervisor {
                     Action::Unready(reason) => self.server.shut(&reason),
                     Action::PostDrain(query) => call = Some(self.drain(query)),
                     Action::Count => call = Some(self.count()),
-                    Action::Terminate => running.iter().for_each(Running::terminate),
+                    Action::Terminate => running.iter_mut().for_each(Running::terminate),
                     Action::Kill => running.iter_mut().for_each(Running::kill),
                     Action::End(code) => return code,
                 }

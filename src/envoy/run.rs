@@ -31,7 +31,8 @@ pub struct Running {
     report: Option<PipeReader>,
     config: Config,
     since: SystemTime,
-    killed: bool,
+    /// It was told to end.
+    asked: bool,
     oom_kills: Option<u64>,
     stderr: Option<Capture>,
 }
@@ -65,7 +66,7 @@ impl Running {
             report,
             config: config.clone(),
             since: SystemTime::now(),
-            killed: false,
+            asked: false,
             oom_kills,
             stderr: pipes.stderr.map(Capture::new).transpose()?,
         })
@@ -103,7 +104,7 @@ impl Running {
         }
         match (status.code(), status.signal()) {
             (Some(0), _) => info!("Envoy exited normally"),
-            (_, Some(9)) if self.killed => info!("Envoy was killed, as asked"),
+            _ if self.asked => info!("Envoy ended as asked: {}", exit_text(status)),
             (_, Some(9)) => error!("Envoy exited with error: signal: killed. {}", kill::explain(self.oom_kills)),
             _ => error!("Envoy exited with error: {}", exit_text(status)),
         }
@@ -111,13 +112,14 @@ impl Running {
     }
 
     /// Asks it to end.
-    pub fn terminate(&self) {
+    pub fn terminate(&mut self) {
+        self.asked = true;
         self.child.signal(Signal::SIGTERM);
     }
 
     /// Kills it and whatever it started.
     pub fn kill(&mut self) {
-        self.killed = true;
+        self.asked = true;
         self.child.kill();
     }
 }
