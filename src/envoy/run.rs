@@ -106,7 +106,8 @@ impl Running {
             (Some(0), _) => info!("Envoy exited normally"),
             _ if self.asked => info!("Envoy ended as asked: {}", exit_text(status)),
             (_, Some(9)) => error!("Envoy exited with error: signal: killed. {}", kill::explain(self.oom_kills)),
-            _ => error!("Envoy exited with error: {}", exit_text(status)),
+            // By its path: a file that is no program may have been run by a shell.
+            _ => error!("Envoy exited with error: {}: {}", self.config.binary.display(), exit_text(status)),
         }
         Ok(Exit::Status(status))
     }
