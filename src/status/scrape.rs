@@ -30,6 +30,9 @@ const MAX_REDIRECTS: usize = 10;
 /// Largest page of one of several targets; Istio's limit.
 const MAX_TARGET: u64 = 10 * 1024 * 1024;
 
+/// A page up to so many bytes passes whole or, when its source breaks off, not at all. A larger one ends with its last whole line.
+const START: usize = 32 * 1024;
+
 /// What is scraped.
 #[derive(Debug, Clone, Default)]
 pub struct Config {
@@ -225,28 +228,39 @@ async fn pass_pieces(
     page: &mut server::Stream<'_>,
 ) -> Result<(), Broken> {
     let mut pieces = Pieces::new(response);
-    loop {
-        let piece = match pieces.next().await {
-            Ok(Some(piece)) => piece,
-            Ok(None) => break,
-            Err(error) => return Err(Broken::Source(error.to_string())),
-        };
+    let mut start = Some(Vec::new());
+    while let Some(piece) = pieces.next().await.map_err(|error| Broken::Source(error.to_string()))? {
         match source.feed(&piece) {
             Ok(parts) => {
                 for part in parts {
-                    page.write(part).await.map_err(Broken::Client)?;
+                    pass_part(part, &mut start, page).await?;
                 }
             }
             Err(cut) => {
-                page.write(source.before_cut()).await.map_err(Broken::Client)?;
+                pass_part(source.before_cut(), &mut start, page).await?;
                 return Err(Broken::Source(cut.to_string()));
             }
         }
     }
-    match source.finish(guard) {
-        Ok(rest) => page.write(rest).await.map_err(Broken::Client),
-        Err(cut) => Err(Broken::Source(cut.to_string())),
+    let rest = source.finish(guard).map_err(|cut| Broken::Source(cut.to_string()))?;
+    for part in [start.unwrap_or_default().as_slice(), rest] {
+        page.write(part).await.map_err(Broken::Client)?;
     }
+    Ok(())
+}
+
+/// Passes a part on; the start of the page is gathered until it is [`START`] bytes long.
+async fn pass_part(part: &[u8], start: &mut Option<Vec<u8>>, page: &mut server::Stream<'_>) -> Result<(), Broken> {
+    if let Some(gathered) = start {
+        gathered.extend_from_slice(part);
+        if gathered.len() < START {
+            return Ok(());
+        }
+        page.write(gathered).await.map_err(Broken::Client)?;
+        *start = None;
+        return Ok(());
+    }
+    page.write(part).await.map_err(Broken::Client)
 }
 
 /// What a source is told of the scraper: who it is, how long it waits, what it reads.
