@@ -22,6 +22,7 @@ pub mod probe;
 // rank 4
 pub mod bootstrap;
 pub mod dns;
+pub mod health;
 pub mod secrets;
 pub mod wasm;
 pub mod xds;

@@ -9,6 +9,7 @@ use crate::{
     base::{BoxFuture, Clock},
     config::{Errors, Vars},
     dns,
+    health::{self, Health},
     istiod::{self, Istiod},
     process, sds,
     secrets::{self, Authority, Citadel, Secrets},
@@ -39,6 +40,8 @@ pub(super) struct Config {
     xds: xds::Config,
     /// istiod is asked for trust anchors.
     anchors: bool,
+    /// `None` where no workload probe is configured.
+    health: Option<health::Config>,
     /// `None` when Envoy is to fetch Wasm plugins by itself.
     wasm: Option<wasm::Config>,
 }
@@ -54,11 +57,12 @@ impl Config {
         let secrets = errors.take(secrets::Config::from_vars(vars));
         let sds = errors.take(sds::Config::from_vars(vars)).filter(|_| !vars.bool("DISABLE_ENVOY", false));
         let xds = errors.take(xds::Config::from_vars(vars));
+        let health = errors.take(health::Config::from_vars(vars)).flatten();
         let anchors = vars.bool("PROXY_CONFIG_XDS_AGENT", false);
         let wasm = errors.take(wasm::Config::from_vars(vars)).filter(|config| config.enabled);
         match (istiod, secrets, xds) {
             (Some(istiod), Some(secrets), Some(xds)) => {
-                errors.into_result(Config { status, dns, istiod, secrets, sds, xds, anchors, wasm })
+                errors.into_result(Config { status, dns, istiod, secrets, sds, xds, anchors, health, wasm })
             }
             _ => Err(errors),
         }
@@ -82,7 +86,7 @@ pub(super) async fn start(house: &mut House, config: Config) -> Result<sds::Mode
     let istiod = Istiod::new(config.istiod);
     let (publisher_of_anchors, anchors) = watch::channel(None);
     let mode = identity(house, config.secrets, config.sds, &istiod, anchors).await?;
-    let (_health, health) = watch::channel(None);
+    let (publisher_of_health, health) = watch::channel(None);
     let links = xds::Links {
         istiod,
         names: served.then_some(publisher),
@@ -93,6 +97,10 @@ pub(super) async fn start(house: &mut House, config: Config) -> Result<sds::Mode
         registry: house.registry.clone(),
     };
     xds(house, &config.xds, links)?;
+    if let Some(config) = config.health {
+        let checker = Health::new(config, publisher_of_health);
+        house.tasks.spawn(Stage::Xds, "health", move |drain| endless(checker.run(drain)));
+    }
     Ok(mode)
 }
 

@@ -7,6 +7,8 @@ use std::{
 
 use tokio::net::{TcpSocket, TcpStream};
 
+use crate::net::resolve::Resolver;
+
 /// Where a connection to an application comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
@@ -17,29 +19,27 @@ pub enum Source {
     Any,
 }
 
-/// Connects to an application; `host` is an address, the name `localhost` (both families are tried), or empty for this machine.
+/// Connects to an application; `host` is an address, a name (`localhost` means both families), or empty for this machine.
 ///
 /// SO_LINGER, which Istio sets on these sockets, is left alone: closing one could hold up the agent's only thread.
 ///
 /// # Errors
-/// When nothing accepts, the source address does not exist, or `host` is no address.
+/// When nothing accepts, the source address does not exist, or `host` cannot be resolved.
 pub async fn tcp(host: &str, port: u16, source: Source) -> io::Result<TcpStream> {
-    let local = [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()];
-    let one;
-    let addresses: &[IpAddr] = match host {
-        "" | "localhost" => &local,
-        _ => {
-            let wrong = |_| io::Error::new(io::ErrorKind::InvalidInput, format!("{host:?} is no IP address"));
-            one = [host.parse().map_err(wrong)?];
-            &one
+    let addresses = match host {
+        "" | "localhost" => vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()],
+        _ if host.starts_with('[') => {
+            let text = format!("{host:?}: an address has no brackets");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
+        _ => Resolver::from_system().lookup(host).await?,
     };
     let mut first_error = None;
     for ip in addresses {
-        match connect(SocketAddr::new(*ip, port), source).await {
+        match connect(SocketAddr::new(ip, port), source).await {
             Ok(stream) => return Ok(stream),
             Err(error) => {
-                let named = io::Error::new(error.kind(), format!("{}: {error}", SocketAddr::new(*ip, port)));
+                let named = io::Error::new(error.kind(), format!("{}: {error}", SocketAddr::new(ip, port)));
                 first_error.get_or_insert(named);
             }
         }
