@@ -4,7 +4,10 @@ use std::path::PathBuf;
 
 use footman::{
     grpc::{Call, Client, Receiver, Sender},
-    proto::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse},
+    proto::envoy::{
+        config::core::v3::Node,
+        service::discovery::v3::{DiscoveryRequest, DiscoveryResponse},
+    },
 };
 
 use crate::{
@@ -39,6 +42,7 @@ async fn on(client: &Client) -> Subscription {
     let call = Call { path: STREAM_SECRETS, authority: "localhost", ..Call::default() };
     let (mut sender, receiver) = client.stream(&call).await.unwrap();
     let request = DiscoveryRequest {
+        node: Some(Node { id: "sidecar~127.0.0.1~app-0.ns1~ns1.svc.cluster.local".to_owned(), ..Node::default() }),
         type_url: SECRET.to_owned(),
         resource_names: vec!["default".to_owned()],
         ..DiscoveryRequest::default()

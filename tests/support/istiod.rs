@@ -79,7 +79,7 @@ impl Istiod {
     }
 
     fn serve(listener: TcpListener, ca: Arc<Ca>) -> Istiod {
-        let tls = TlsAcceptor::from(ca.server_config(&["localhost", "127.0.0.1"]).unwrap());
+        let tls = TlsAcceptor::from(ca.server_config(&["localhost", "127.0.0.1", "istiod.istio-system.svc"]).unwrap());
         let address = listener.local_addr().unwrap();
         let (stream_sender, streams) = unbounded_channel();
         let (certificate_sender, certificates) = unbounded_channel();
