@@ -8,8 +8,9 @@ use std::{
 
 use der::{DecodePem, Encode};
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
-    KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PublicKeyData, SanType, SignatureAlgorithm,
+    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PublicKeyData, SanType,
+    SignatureAlgorithm,
 };
 use ring::signature::{ECDSA_P256_SHA256_ASN1, ECDSA_P384_SHA384_ASN1, UnparsedPublicKey, VerificationAlgorithm};
 use rustls::{
@@ -98,6 +99,7 @@ impl Ca {
 
 fn valid_for(mut params: CertificateParams, ttl: Duration) -> CertificateParams {
     let now = SystemTime::now();
+    params.distinguished_name = DistinguishedName::new();
     params.not_before = (now - BACKDATED).into();
     params.not_after = (now + ttl).into();
     params
