@@ -16,6 +16,9 @@ mod shelf;
 mod stream;
 mod subscription;
 
+#[cfg(test)]
+mod tests;
+
 use std::{
     fmt,
     path::{Path, PathBuf},

@@ -25,7 +25,7 @@ mod trial;
 mod worker;
 
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 
 use std::sync::Arc;
 

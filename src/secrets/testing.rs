@@ -3,16 +3,22 @@
 use std::{
     fs,
     path::PathBuf,
+    sync::Arc,
     time::{Duration, SystemTime},
 };
+
+use zeroize::Zeroizing;
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, CertifiedIssuer, DnType,
     ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose, SanType,
 };
 
-use super::{file::Source, pem};
-use crate::base::random_u64;
+use super::{certificate, file::Source, pem};
+use crate::{
+    base::random_u64,
+    wires::{self, PrivateKey, Snapshot, TrustBundle, Workload},
+};
 
 pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
@@ -60,6 +66,23 @@ impl Authority {
         let (der, key) = self.issue(name);
         (pem::encode("CERTIFICATE", &der).to_string(), key)
     }
+}
+
+/// A snapshot with a certificate that lives for `life`.
+pub(crate) fn snapshot(authority: &Authority, life: Duration) -> Snapshot {
+    let (chain, key) = authority.issue_pem("spiffe://cluster.local/ns/ns1/sa/sa1");
+    let mut leaf = certificate::parse(&certificate::ders(chain.as_bytes())[0]).unwrap().leaf;
+    let now = SystemTime::now();
+    (leaf.not_before, leaf.not_after) = (now, now + life);
+    let workload = Workload {
+        chain: format!("{chain}{}", authority.pem()).into(),
+        key: PrivateKey::from_pem(Zeroizing::new(key.into_bytes())),
+        leaf,
+        source: wires::Source::Authority,
+        obtained: now,
+    };
+    let bundle = TrustBundle { pem: authority.pem().into() };
+    Snapshot { workload: Some(Arc::new(workload)), bundle: Some(Arc::new(bundle)), ..Snapshot::default() }
 }
 
 /// A directory of its own for one test, removed at its end.
