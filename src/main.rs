@@ -11,7 +11,11 @@ fn main() -> ExitCode {
     if words.first().is_some_and(|word| word == guard::WORD) {
         return guard::run(words.into_iter().skip(1));
     }
-    std::panic::set_hook(Box::new(|panic| log::error!("a defect of footman; please report it: {panic}")));
+    std::panic::set_hook(Box::new(|panic| match log::max_level() {
+        // No log yet.
+        log::LevelFilter::Off => eprintln!("Error: a defect of footman, please report it: {panic}"),
+        _ => log::error!("a defect of footman, please report it: {panic}"),
+    }));
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {

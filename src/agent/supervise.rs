@@ -61,6 +61,8 @@ impl Supervisor {
                 }
             }
             let input = tokio::select! {
+                // A signal to the whole container reaches Envoy too: that the end was asked for counts before how it ended.
+                biased;
                 number = signals.recv() => Input::Event(Event::Signal(number)),
                 Some(event) = self.events.recv() => Input::Event(event),
                 exit = ended(&mut running) => {

@@ -32,6 +32,9 @@ pub async fn run(typed: Typed) -> Result<u8, Failure> {
 async fn start(flags: Flags) -> Result<agent::Bound, Failure> {
     let (vars, mut errors) = Vars::of_process(flags).await;
     let config = errors.take(agent::Config::from_vars(&vars));
+    let settings = vars.proxy_settings();
+    let shown: Vec<_> = settings.iter().map(|(name, value, origin)| format!("{name}: {value} ({origin})")).collect();
+    info!("Effective config: {}", shown.join(", "));
     for warning in vars.warnings() {
         warn!("{warning}");
     }

@@ -105,7 +105,7 @@ impl Running {
         match (status.code(), status.signal()) {
             (Some(0), _) => info!("Envoy exited normally"),
             _ if self.asked => info!("Envoy ended as asked: {}", exit_text(status)),
-            (_, Some(9)) => error!("Envoy exited with error: signal: killed. {}", kill::explain(self.oom_kills)),
+            (_, Some(9)) => error!("Envoy exited with error: signal: killed (9). {}", kill::explain(self.oom_kills)),
             // By its path: a file that is no program may have been run by a shell.
             _ => error!("Envoy exited with error: {}: {}", self.config.binary.display(), exit_text(status)),
         }
