@@ -141,7 +141,9 @@ impl<'a> Source<'a> {
         // A line that begins with a blank may be one that must be taken out.
         let blank = |block: &[u8]| {
             block.first().is_some_and(u8::is_ascii_whitespace)
-                || ["\n\n", "\n\r", "\n ", "\n\t"].iter().any(|start| memmem::find(block, start.as_bytes()).is_some())
+                || ["\n\n", "\n\r", "\n ", "\n\t", "\n\x0c"]
+                    .iter()
+                    .any(|start| memmem::find(block, start.as_bytes()).is_some())
         };
         fits && !self.rules.convert
             && !(self.rules.openmetrics && blank(block))

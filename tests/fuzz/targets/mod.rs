@@ -4,6 +4,7 @@
 
 mod config;
 mod dns;
+mod status;
 mod wasm;
 
 /// A target's name and the function itself.
@@ -21,4 +22,11 @@ pub const ALL: &[Target] = &[
     ("wasm_image_reference", wasm::image_reference),
     ("wasm_tar", wasm::tar),
     ("wasm_cache_index", wasm::cache_index),
+    ("http1_request", status::http1_request),
+    ("http1_response", status::http1_response),
+    ("exposition", status::exposition),
+    ("envoy_stats", status::envoy_stats),
+    ("app_probers", status::app_probers),
+    ("scrape_targets", status::scrape_targets),
+    ("negotiation", status::negotiation),
 ];
