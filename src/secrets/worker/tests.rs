@@ -1,3 +1,5 @@
+//! The worker against a scripted CA, on paused time.
+
 use proptest::prelude::*;
 
 use super::*;
