@@ -1,7 +1,7 @@
 //! Envoy's bootstrap: what the agent was told, put together into the JSON that Envoy reads at its start.
 //!
 //! `agent` makes a [`Config`] (pure, every error at once), learns the [`Surroundings`] while the other rooms start, then
-//! writes the file with [`write`] and takes Envoy's arguments from [`envoy_args`]. `check` prints [`Config::document`]. Values
+//! writes the file with [`write()`] and takes Envoy's arguments from [`envoy_args`]. `check` prints [`Config::document`]. Values
 //! are built as data and printed once; there is no text template, so no label or address can break the JSON.
 
 mod argv;
