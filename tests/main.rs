@@ -15,3 +15,4 @@ mod lifecycle;
 #[allow(dead_code, reason = "benches use it as well, and other parts of it")]
 mod support;
 mod wasm;
+mod xds;

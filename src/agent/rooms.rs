@@ -195,7 +195,6 @@ impl xds::Rewrite for Plugins {
 
 /// Carries Envoy's configuration from istiod.
 fn xds(house: &mut House, config: &xds::Config, links: xds::Links) -> Result<(), Error> {
-    links.gate.open();
     let xds = Xds::bind(config, links).map_err(|error| Error::new("xds", error))?;
     house.pages.add("xds", xds.debug());
     house.tasks.spawn(Stage::Xds, "xds", |drain| xds.run(drain));

@@ -88,7 +88,7 @@ impl Client {
                 let ended = Pin::new(&mut h2).poll(cx);
                 connection.greeted.send_if_modified(|greeted| {
                     !*greeted && {
-                        *greeted = turn.received() > 0;
+                        *greeted = turn.has_heard();
                         *greeted
                     }
                 });

@@ -68,10 +68,9 @@ struct Watch {
     settings: Keepalive,
     pings: PingPong,
     timer: Pin<Box<Sleep>>,
-    /// What had been received when the timer was set.
-    received: u64,
-    /// A ping is out; the timer is its timeout.
-    asked: bool,
+    begun: Instant,
+    /// When a ping went out that nothing has followed; the timer is its timeout.
+    asked: Option<Instant>,
 }
 
 impl Turn {
@@ -80,15 +79,15 @@ impl Turn {
             settings,
             pings,
             timer: Box::pin(tokio::time::sleep(settings.interval)),
-            received: 0,
-            asked: false,
+            begun: Instant::now(),
+            asked: None,
         });
         Turn { flusher, keepalive }
     }
 
-    /// How many bytes have come in so far.
-    pub(super) fn received(&self) -> u64 {
-        self.flusher.received()
+    /// Whether the peer has said anything yet.
+    pub(super) fn has_heard(&self) -> bool {
+        self.flusher.heard().is_some()
     }
 
     /// Call after the connection was polled. Ready only when it has failed. `active`: whether the peer owes signs of life.
@@ -96,29 +95,38 @@ impl Turn {
         if let Poll::Ready(Err(error)) = self.flusher.poll_flush(cx) {
             return Poll::Ready(Status::transport(format!("error writing to peer: {error}")));
         }
-        let Some(watch) = &mut self.keepalive else { return Poll::Pending };
-        let dead = watch.poll(cx, &self.flusher, active);
-        // A ping that was just queued leaves with the next turn, which h2 asks for by waking this task.
-        dead
+        match &mut self.keepalive {
+            // A ping that was just queued leaves with the next turn, which h2 asks for by waking this task.
+            Some(watch) => watch.poll(cx, self.flusher.heard(), active),
+            None => Poll::Pending,
+        }
     }
 }
 
 impl Watch {
-    fn poll(&mut self, cx: &mut Context<'_>, flusher: &Flusher, active: bool) -> Poll<Status> {
+    fn poll(&mut self, cx: &mut Context<'_>, heard: Option<Instant>, active: bool) -> Poll<Status> {
         while self.pings.poll_pong(cx).is_ready() {
-            self.asked = false;
+            self.asked = None;
         }
         loop {
             ready!(self.timer.as_mut().poll(cx));
-            let received = flusher.received();
-            let quiet = received == self.received;
-            if self.asked && quiet {
-                return Poll::Ready(Status::transport("keepalive ping failed to receive ACK within timeout"));
+            let heard = heard.unwrap_or(self.begun);
+            match self.asked.take() {
+                Some(asked) if heard <= asked => {
+                    return Poll::Ready(Status::transport("keepalive ping failed to receive ACK within timeout"));
+                }
+                _ => {}
             }
-            self.received = received;
-            self.asked = active && quiet && self.pings.send_ping(Ping::opaque()).is_ok();
-            let wait = if self.asked { self.settings.timeout } else { self.settings.interval };
-            self.timer.as_mut().reset(Instant::now() + wait);
+            let (now, due) = (Instant::now(), heard + self.settings.interval);
+            let next = if due > now {
+                due
+            } else if active && self.pings.send_ping(Ping::opaque()).is_ok() {
+                self.asked = Some(now);
+                now + self.settings.timeout
+            } else {
+                now + self.settings.interval
+            };
+            self.timer.as_mut().reset(next);
         }
     }
 }

@@ -11,7 +11,10 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    time::Instant,
+};
 
 use super::BoxIo;
 
@@ -32,14 +35,14 @@ struct Gathered {
     /// Written by the layer above, not yet by the socket, from `sent` on.
     out: Vec<u8>,
     sent: usize,
-    /// Bytes read since the beginning, for keepalive.
-    received: u64,
+    /// When bytes last came in, for keepalive.
+    heard: Option<Instant>,
 }
 
 impl Batched {
     /// Wraps `io`.
     pub fn new(io: BoxIo) -> (Batched, Flusher) {
-        let gathered = Arc::new(Mutex::new(Gathered { io, out: Vec::new(), sent: 0, received: 0 }));
+        let gathered = Arc::new(Mutex::new(Gathered { io, out: Vec::new(), sent: 0, heard: None }));
         (Batched(Arc::clone(&gathered)), Flusher(gathered))
     }
 }
@@ -50,9 +53,9 @@ impl Flusher {
         lock(&self.0).poll_send(cx)
     }
 
-    /// How many bytes have been read so far.
-    pub fn received(&self) -> u64 {
-        lock(&self.0).received
+    /// When bytes last came in; `None` before the first.
+    pub fn heard(&self) -> Option<Instant> {
+        lock(&self.0).heard
     }
 }
 
@@ -90,7 +93,9 @@ impl AsyncRead for Batched {
         let mut gathered = lock(&self.0);
         let before = buf.filled().len();
         ready!(Pin::new(&mut gathered.io).poll_read(cx, buf))?;
-        gathered.received += (buf.filled().len() - before) as u64;
+        if buf.filled().len() > before {
+            gathered.heard = Some(Instant::now());
+        }
         Poll::Ready(Ok(()))
     }
 }

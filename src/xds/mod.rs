@@ -139,6 +139,7 @@ impl Xds {
     /// When the socket cannot be served.
     pub fn bind(config: &Config, links: Links) -> Result<Xds, Error> {
         let listener = uds::bind(&config.socket, SOCKET_MODE).map_err(Error::Socket)?;
+        links.gate.open();
         let proxy = Proxy {
             taken: Taken {
                 names: links.names.is_some(),

@@ -6,6 +6,7 @@ mod config;
 mod dns;
 mod status;
 mod wasm;
+mod xds;
 
 /// A target's name and the function itself.
 pub type Target = (&'static str, fn(&[u8]));
@@ -29,4 +30,7 @@ pub const ALL: &[Target] = &[
     ("app_probers", status::app_probers),
     ("scrape_targets", status::scrape_targets),
     ("negotiation", status::negotiation),
+    ("xds_response", xds::xds_response),
+    ("xds_request", xds::xds_request),
+    ("grpc_frames", xds::grpc_frames),
 ];
