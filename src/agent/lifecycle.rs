@@ -18,7 +18,9 @@ use crate::{
 pub const DRAIN_REQUEST: Duration = Duration::from_secs(2);
 /// Between two counts of open connections, as Istio.
 pub const POLL_PERIOD: Duration = Duration::from_secs(1);
-/// How long one count may take before it is a failed one: the client's own limit of 2 s and a little.
+/// How long Envoy's admin port may take to answer with its statistics, as Istio.
+pub const POLL_TIMEOUT: Duration = Duration::from_secs(2);
+/// When a count counts as failed although nobody said so.
 pub const POLL_LIMIT: Duration = Duration::from_millis(2500);
 /// So many failed counts in a row end the wait, as Istio.
 pub const POLL_FAILURES: u32 = 5;

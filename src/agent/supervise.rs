@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use super::{
-    lifecycle::{Action, DRAIN_REQUEST, Input, Lifecycle, POLL_LIMIT, Plan},
+    lifecycle::{Action, DRAIN_REQUEST, Input, Lifecycle, POLL_TIMEOUT, Plan},
     signals::Signals,
 };
 use crate::{
@@ -105,7 +105,7 @@ impl Supervisor {
     fn count(&self) -> Call {
         let (admin, own) = (self.admin, self.own_ports.clone());
         Box::pin(async move {
-            Input::Connections(match admin.get(settle::QUERY, POLL_LIMIT).await {
+            Input::Connections(match admin.get(settle::QUERY, POLL_TIMEOUT).await {
                 Ok((200, stats)) => Ok(settle::active_connections(&stats, &own)),
                 Ok((status, _)) => Err(format!("Envoy's admin port answers {status}")),
                 Err(error) => Err(error.to_string()),
