@@ -1,16 +1,19 @@
 //! Whether Envoy can take traffic: its first clusters and listeners have come, it is live, its workers run (Istio's readiness probe).
 //!
 //! Called by `status` for the kubelet and by `health` on VMs. Each stage is asked until it has passed once and never again: a busy
-//! admin port must not make the pod flap. What comes after, the end of Envoy included, is not its business.
+//! admin port must not make the pod flap. Only another run of Envoy (`FOOTMAN_RESTART_ENVOY`) begins anew, see [`Readiness::of_runs`].
 
 use std::{
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicBool, AtomicU32, Ordering},
     time::Duration,
 };
 
-use tokio::{sync::Mutex, time::Instant};
+use tokio::{
+    sync::{Mutex, watch},
+    time::Instant,
+};
 
-use super::Admin;
+use super::{Admin, State};
 
 const CONFIGURED: &str =
     "/stats?usedonly&filter=^(cluster_manager\\.cds|listener_manager\\.lds)\\.(update_success|update_rejected)$";
@@ -25,6 +28,9 @@ pub struct Readiness {
     live: AtomicBool,
     /// The last failed check, for those that waited while it ran: one question at a time, however many ask.
     last: Mutex<Option<(Instant, String)>>,
+    /// The runs of Envoy, and the one that the stages are about.
+    runs: Option<watch::Receiver<State>>,
+    run: AtomicU32,
 }
 
 /// How long the admin port may take to answer.
@@ -51,7 +57,15 @@ impl Readiness {
             configured: AtomicBool::new(false),
             live: AtomicBool::new(false),
             last: Mutex::new(None),
+            runs: None,
+            run: AtomicU32::new(1),
         }
+    }
+
+    /// Follows the runs of Envoy: not ready between two of them, and asked anew in each.
+    #[must_use]
+    pub fn of_runs(self, runs: watch::Receiver<State>) -> Readiness {
+        Readiness { runs: Some(runs), ..self }
     }
 
     /// Succeeds from the moment on when Envoy can take traffic.
@@ -60,6 +74,7 @@ impl Readiness {
     /// What it still waits for, in Istio's words.
     pub async fn check(&self) -> Result<(), String> {
         let asked = Instant::now();
+        self.follow()?;
         if self.is_ready() {
             return Ok(());
         }
@@ -78,6 +93,20 @@ impl Readiness {
     /// Whether both stages have passed.
     pub fn is_ready(&self) -> bool {
         self.configured.load(Ordering::Relaxed) && self.live.load(Ordering::Relaxed)
+    }
+
+    fn follow(&self) -> Result<(), String> {
+        let Some(runs) = &self.runs else { return Ok(()) };
+        let state = runs.borrow();
+        if state.starts > self.run.load(Ordering::Relaxed) {
+            self.run.store(state.starts, Ordering::Relaxed);
+            self.configured.store(false, Ordering::Relaxed);
+            self.live.store(false, Ordering::Relaxed);
+        }
+        match &state.last_exit {
+            Some(exit) if state.running.is_none() => Err(format!("Envoy is not running: {exit}")),
+            _ => Ok(()),
+        }
     }
 
     async fn ask(&self) -> Result<(), String> {
@@ -157,7 +186,25 @@ fn stat(stats: &str, name: &str) -> Result<Option<u64>, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::{os::unix::process::ExitStatusExt, process::ExitStatus, time::SystemTime};
+
     use super::*;
+    use crate::envoy::Exit;
+
+    #[tokio::test]
+    async fn another_run_of_envoy_is_asked_anew() {
+        let (state, runs) = watch::channel(State::default());
+        // Nobody listens on port 1: whoever is asked is not ready.
+        let readiness = Readiness::new(Admin::new(1), Limits::default()).of_runs(runs);
+        state.send_modify(|state| state.started(7, SystemTime::UNIX_EPOCH));
+        readiness.configured.store(true, Ordering::Relaxed);
+        readiness.live.store(true, Ordering::Relaxed);
+        assert_eq!(readiness.check().await, Ok(()), "asked once and never again");
+        state.send_modify(|state| state.exited(&Exit::Status(ExitStatus::from_raw(1 << 8))));
+        assert_eq!(readiness.check().await, Err("Envoy is not running: exit status 1".to_owned()));
+        state.send_modify(|state| state.started(8, SystemTime::UNIX_EPOCH));
+        assert!(readiness.check().await.is_err_and(|reason| reason.contains(":1: ")));
+    }
 
     #[test]
     fn configuration_has_come() {

@@ -149,7 +149,8 @@ impl Bound {
     pub fn bind(config: Config, sources: Sources) -> Result<Bound, Error> {
         let server = Server::bind(config.port).map_err(Error::Port)?;
         let socket = config.control_socket.as_deref().map(|path| uds::bind(path, 0o600)).transpose();
-        let envoy = config.envoy.map(|(port, limits)| Readiness::new(Admin::new(port), limits));
+        let envoy =
+            config.envoy.map(|(port, limits)| Readiness::new(Admin::new(port), limits).of_runs(sources.envoy.clone()));
         let bootstrap = config.grpc_bootstrap.clone().map(GrpcBootstrap::new);
         let registry = &sources.registry;
         let status = Status {
