@@ -128,7 +128,8 @@ fn configure(envoy: &mut envoy::Config, config: &bootstrap::Config, around: &Sur
     let written = bootstrap::write(config, around).map_err(|error| Error::new("bootstrap", error))?;
     if let Some((uid, gid)) = envoy.user.filter(|_| written.is_generated) {
         // Written for its owner alone, and Envoy is another user: the file and its folder become Envoy's.
-        for path in [written.path.parent().unwrap_or(Path::new(".")), &written.path] {
+        let folder = written.path.parent().unwrap_or(Path::new("."));
+        for path in written.files.iter().map(PathBuf::as_path).chain([folder]) {
             chown(path, Some(uid), Some(gid)).map_err(|error| Error::new("bootstrap", error))?;
         }
     }

@@ -38,14 +38,24 @@ pub struct Written {
     pub path: PathBuf,
     /// Whether the agent made it and takes it away when Envoy has ended.
     pub is_generated: bool,
+    /// Every file that the agent made for Envoy to read.
+    pub files: Vec<PathBuf>,
 }
 
-/// A file or folder that cannot be written.
+/// Why there is no bootstrap.
 #[derive(Debug)]
-pub struct Error {
-    what: &'static str,
-    path: PathBuf,
-    source: io::Error,
+pub enum Error {
+    /// A file or folder that cannot be written.
+    Write {
+        /// What it is.
+        what: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// `tracing.stackdriver` outside of Google's cloud.
+    NoProject,
 }
 
 impl Own {
@@ -95,12 +105,17 @@ pub fn write(config: &Config, around: &Surroundings) -> Result<Written, Error> {
 /// A folder that cannot be made or a file that cannot be written.
 pub fn write_to(config: &Config, around: &Surroundings, folder: &Path) -> Result<Written, Error> {
     if let Some(Own::InPlace(path)) = &config.own {
-        return Ok(Written { path: path.clone(), is_generated: false });
+        return Ok(Written { path: path.clone(), is_generated: false, files: Vec::new() });
+    }
+    if config.needs_project() && !around.platform.metadata.contains_key("gcp_project") {
+        return Err(Error::NoProject);
     }
     make_folder(folder, "the folder of the bootstrap (configPath)")?;
+    let mut files = Vec::new();
     if let Some(token) = config.lightstep_token() {
         let path = folder.join(super::TOKEN_FILE);
         put(&path, token.as_bytes(), PRIVATE, "lightstep's access token")?;
+        files.push(path);
     }
     let (name, text) = match &config.own {
         Some(Own::Copied { text, is_yaml: true }) => ("envoy-rev.yaml", text.clone()),
@@ -109,7 +124,8 @@ pub fn write_to(config: &Config, around: &Surroundings, folder: &Path) -> Result
     };
     let path = folder.join(name);
     put(&path, text.as_bytes(), PRIVATE, "the bootstrap")?;
-    Ok(Written { path, is_generated: true })
+    files.push(path.clone());
+    Ok(Written { path, is_generated: true, files })
 }
 
 /// Writes the gRPC bootstrap, if it is wanted.
@@ -130,7 +146,7 @@ fn make_folder(path: &Path, what: &'static str) -> Result<(), Error> {
         return Ok(());
     }
     let made = DirBuilder::new().recursive(true).mode(FOLDER).create(path);
-    made.map_err(|source| Error { what, path: path.to_owned(), source })
+    made.map_err(|source| Error::Write { what, path: path.to_owned(), source })
 }
 
 /// Atomically: a reader sees the old file or the new one, whole.
@@ -145,18 +161,26 @@ fn put(path: &Path, bytes: &[u8], mode: u32, what: &'static str) -> Result<(), E
     })();
     written.map_err(|source| {
         let _ = fs::remove_file(&temporary);
-        Error { what, path: path.to_owned(), source }
+        Error::Write { what, path: path.to_owned(), source }
     })
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cannot write {}: {}: {}", self.what, self.path.display(), self.source)
+        match self {
+            Error::Write { what, path, source } => write!(f, "cannot write {what}: {}: {source}", path.display()),
+            Error::NoProject => f.write_str(
+                "tracing.stackdriver: the project (gcp_project) is not known: it needs Google's metadata server or GCP_METADATA",
+            ),
+        }
     }
 }
 
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.source)
+        match self {
+            Error::Write { source, .. } => Some(source),
+            Error::NoProject => None,
+        }
     }
 }

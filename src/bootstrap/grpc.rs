@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value as Json, json};
 
 use super::{Config, GRPC_BOOTSTRAP, Surroundings, node::Node};
-use crate::config::Vars;
+use crate::config::{Vars, clean};
 
 /// How often the libraries look at certificate files.
 const REFRESH: &str = "900s";
@@ -51,7 +51,7 @@ pub(super) fn document(config: &Config, around: &Surroundings) -> Json {
     all.insert("node".to_owned(), json!({"id": node.id, "metadata": metadata, "locality": node.locality}));
     let folder = &config.grpc.output_certs;
     if !folder.is_empty() {
-        let file = |name: &str| format!("{}/{name}", folder.trim_end_matches('/'));
+        let file = |name: &str| clean(&Path::new(folder).join(name)).to_string_lossy().into_owned();
         let provider = json!({
             "plugin_name": "file_watcher",
             "config": {

@@ -56,6 +56,8 @@ pub struct Config {
     log_as_json: bool,
     delta_xds: bool,
     is_waypoint: bool,
+    /// Envoy lacks Istio's extensions (`FOOTMAN_STOCK_ENVOY`).
+    stock_envoy: bool,
     metrics_localhost_only: bool,
     status_proxy_protocol: bool,
     google_grpc_without_tls_13: bool,
@@ -114,6 +116,11 @@ impl Config {
             metadata.set_annotations(annotations);
         }
         let load_stats = load_stats(&metadata, &mut errors);
+        tls::check(vars, &metadata, &mut errors);
+        if matches!(proxy.tracing.as_ref().and_then(|tracing| tracing.tracer.as_ref()), Some(Tracer::Lightstep(..))) {
+            let origin = vars.proxy_origin("tracing");
+            vars.warn(format!("{origin}: tracing.lightstep: Envoy 1.40 no longer has this tracer and will refuse it"));
+        }
         let is_true = |name: &str| proxy.proxy_metadata.get(name).is_some_and(|value| value == "true");
         let config = Config {
             node_id: vars.node_id(),
@@ -124,6 +131,7 @@ impl Config {
             log_as_json: vars.flags().bool("log_as_json"),
             delta_xds: vars.bool("ISTIO_DELTA_XDS", true),
             is_waypoint: vars.role() == crate::config::Role::Waypoint,
+            stock_envoy: vars.bool("FOOTMAN_STOCK_ENVOY", false),
             metrics_localhost_only: is_true("METRICS_LOCALHOST_ACCESS_ONLY"),
             status_proxy_protocol: vars.bool("ENVOY_STATUS_PORT_ENABLE_PROXY_PROTOCOL", false),
             google_grpc_without_tls_13: vars.text_or("COMPLIANCE_POLICY", "") == "fips-140-2",
@@ -154,7 +162,7 @@ impl Config {
 
     /// Whether Envoy finds its workloads' metadata by itself.
     fn metadata_discovery(&self, node: &node::Node) -> bool {
-        self.is_waypoint || self.delta_xds && node.metadata.flag("METADATA_DISCOVERY")
+        !self.stock_envoy && (self.is_waypoint || self.delta_xds && node.metadata.flag("METADATA_DISCOVERY"))
     }
 
     /// Host and port of the statsd sink.
@@ -168,8 +176,17 @@ impl Config {
         self.proxy.config_file(TOKEN_FILE).to_string_lossy().into_owned()
     }
 
+    /// Stackdriver's tracer makes no section, but Istio refuses it without a project.
+    fn needs_project(&self) -> bool {
+        self.own.is_none() && matches!(self.tracer(), Some(Tracer::Stackdriver))
+    }
+
+    fn tracer(&self) -> Option<&Tracer> {
+        self.proxy.tracing.as_ref()?.tracer.as_ref()
+    }
+
     fn lightstep_token(&self) -> Option<&str> {
-        match self.proxy.tracing.as_ref()?.tracer.as_ref()? {
+        match self.tracer()? {
             Tracer::Lightstep(_, token) => Some(token),
             _ => None,
         }

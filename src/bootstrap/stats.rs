@@ -1,6 +1,6 @@
 //! Statistics: which of them Envoy keeps, how it reads tags out of their names, how often it flushes them.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, time::Duration};
 
 use serde_json::{Map, Value as Json, json};
 
@@ -8,9 +8,11 @@ use super::annotation;
 use crate::config::{Vars, parse_go_duration};
 
 /// How Envoy flushes when no annotation says otherwise.
-const DEFAULT_FLUSH_MILLIS: u128 = 5_000;
-/// Envoy refuses longer flush intervals.
-const MAX_FLUSH_MILLIS: u128 = 300_000;
+const DEFAULT_FLUSH: Duration = Duration::from_secs(5);
+/// Envoy refuses shorter intervals,
+const SHORTEST: Duration = Duration::from_millis(1);
+/// and flush intervals of five minutes or more.
+const TOO_LONG: Duration = Duration::from_secs(300);
 
 /// Tags and the expressions that find them, before and after those of the user.
 const TAGS: &[(&str, &str)] = &[
@@ -43,8 +45,8 @@ const REQUIRED_REGEXP: &str = r"vhost\..*\.route\..*";
 /// What annotations and ProxyConfig say about statistics.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Stats {
-    flush_millis: Option<u128>,
-    eviction_nanos: Option<u128>,
+    flush: Option<Duration>,
+    eviction: Option<Duration>,
     tags: Vec<String>,
     prefixes: Vec<String>,
     suffixes: Vec<String>,
@@ -64,10 +66,10 @@ impl Stats {
             };
             expanded(items, addresses)
         };
-        let flush_millis = flush(vars);
+        let flush = flush(vars);
         Stats {
-            flush_millis,
-            eviction_nanos: eviction(vars, flush_millis),
+            flush,
+            eviction: eviction(vars, flush.unwrap_or(DEFAULT_FLUSH)),
             tags: tags(vars),
             prefixes: list("sidecar.istio.io/statsInclusionPrefixes", &matcher.prefixes),
             suffixes: list("sidecar.istio.io/statsInclusionSuffixes", &matcher.suffixes),
@@ -79,11 +81,10 @@ impl Stats {
 
     /// Puts the sections into the bootstrap.
     pub(super) fn add_to(&self, bootstrap: &mut Map<String, Json>, metadata_discovery: bool) {
-        if let Some(millis) = self.flush_millis {
-            bootstrap.insert("stats_flush_interval".to_owned(), seconds(millis * 1_000_000).into());
-        }
-        if let Some(nanos) = self.eviction_nanos {
-            bootstrap.insert("stats_eviction_interval".to_owned(), seconds(nanos).into());
+        for (name, interval) in [("stats_flush_interval", self.flush), ("stats_eviction_interval", self.eviction)] {
+            if let Some(interval) = interval {
+                bootstrap.insert(name.to_owned(), seconds(interval).into());
+            }
         }
         let tag = |name: &str, regex: &str| json!({"tag_name": name, "regex": regex});
         let own = self.tags.iter().map(|name| tag(name, &format!(r"({name}=\.=(.*?);\.;)")));
@@ -124,12 +125,18 @@ impl Stats {
     }
 }
 
-/// Empty items go, since Envoy refuses them; `{pod_ip}` stands for each address in turn.
+/// Empty items go, since Envoy refuses them; `{pod_ip}` stands for each different address in turn.
 fn expanded(items: Vec<String>, addresses: &[IpAddr]) -> Vec<String> {
+    let mut distinct: Vec<IpAddr> = Vec::new();
+    addresses.iter().for_each(|ip| {
+        if !distinct.contains(ip) {
+            distinct.push(*ip)
+        }
+    });
     let mut out = Vec::new();
     for item in items.into_iter().filter(|item| !item.is_empty()) {
         if item.contains("{pod_ip}") {
-            out.extend(addresses.iter().map(|ip| item.replace("{pod_ip}", &ip.to_string())));
+            out.extend(distinct.iter().map(|ip| item.replace("{pod_ip}", &ip.to_string())));
         } else {
             out.push(item);
         }
@@ -148,26 +155,25 @@ fn tags(vars: &Vars) -> Vec<String> {
     tags
 }
 
-fn flush(vars: &Vars) -> Option<u128> {
+fn flush(vars: &Vars) -> Option<Duration> {
     const NAME: &str = "sidecar.istio.io/statsFlushInterval";
     let text = vars.annotation(NAME)?;
-    let duration = parse_go_duration(text);
-    if duration.is_some_and(|duration| duration.is_zero()) {
+    let interval = parse_go_duration(text);
+    if interval.is_some_and(|interval| interval.is_zero()) {
         return None;
     }
-    let millis = duration.map(|duration| duration.as_millis()).filter(|millis| (1..MAX_FLUSH_MILLIS).contains(millis));
-    if millis.is_none() {
+    let fitting = interval.filter(|interval| (SHORTEST..TOO_LONG).contains(interval));
+    if fitting.is_none() {
         vars.warn(format!("{}: {text:?} is not a duration from 1ms to below 5m; ignored", annotation(NAME)));
     }
-    millis
+    fitting
 }
 
-fn eviction(vars: &Vars, flush_millis: Option<u128>) -> Option<u128> {
+fn eviction(vars: &Vars, flush: Duration) -> Option<Duration> {
     const NAME: &str = "sidecar.istio.io/statsEvictionInterval";
     let text = vars.annotation(NAME)?;
-    let flush = flush_millis.unwrap_or(DEFAULT_FLUSH_MILLIS) * 1_000_000;
-    let nanos = parse_go_duration(text).map(|duration| duration.as_nanos());
-    let fitting = nanos.filter(|nanos| *nanos > 0 && nanos.is_multiple_of(flush));
+    let is_multiple = |interval: &Duration| interval.as_nanos().is_multiple_of(flush.as_nanos());
+    let fitting = parse_go_duration(text).filter(|interval| *interval >= SHORTEST && is_multiple(interval));
     if fitting.is_none() {
         let flush = seconds(flush);
         vars.warn(format!("{}: {text:?} is not a multiple of the flush interval {flush}; ignored", annotation(NAME)));
@@ -196,6 +202,6 @@ fn buckets(vars: &Vars) -> Vec<(String, Json)> {
 }
 
 /// A duration in proto-JSON's form.
-fn seconds(nanos: u128) -> String {
-    crate::config::proto_text(i64::try_from(nanos).unwrap_or(i64::MAX))
+fn seconds(interval: Duration) -> String {
+    crate::config::proto_text(i64::try_from(interval.as_nanos()).unwrap_or(i64::MAX))
 }

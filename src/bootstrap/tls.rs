@@ -3,7 +3,7 @@
 use serde_json::{Map, Value as Json, json};
 
 use super::{SDS_CLUSTER, any, metadata::Metadata};
-use crate::config::{ClientTls, TlsMode};
+use crate::config::{ClientTls, Errors, TlsMode, Vars};
 
 const UPSTREAM: &str = "envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext";
 const DOWNSTREAM: &str = "envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext";
@@ -51,6 +51,24 @@ pub(super) fn transport_socket(tls: Option<&ClientTls>, metadata: &Metadata, sni
         context.insert("sni".to_owned(), sni.into());
     }
     Some(json!({"name": "envoy.transport_sockets.tls", "typed_config": any(UPSTREAM, Json::Object(context))}))
+}
+
+/// Names that cannot be verified: Envoy takes them only together with roots, and to leave them out would trust anybody.
+pub(super) fn check(vars: &Vars, metadata: &Metadata, errors: &mut Errors) {
+    let proxy = vars.proxy();
+    let services = [
+        ("tracing", proxy.tracing.as_ref().and_then(|tracing| tracing.tls.as_ref())),
+        ("envoyMetricsService", proxy.envoy_metrics_service.as_ref().and_then(|service| service.tls.as_ref())),
+        ("envoyAccessLogService", proxy.envoy_access_log_service.as_ref().and_then(|service| service.tls.as_ref())),
+    ];
+    for (field, tls) in services.into_iter().filter_map(|(field, tls)| Some((field, tls?))) {
+        let from_files = matches!(tls.mode, TlsMode::Simple | TlsMode::Mutual);
+        let has_roots = !tls.ca_certificates.is_empty() || !metadata.text("TLS_CLIENT_ROOT_CERT").is_empty();
+        if from_files && !has_roots && !tls.subject_alt_names.is_empty() {
+            let source = format!("{}: {field}.tlsSettings.subjectAltNames", vars.proxy_origin(field));
+            errors.add(source, "cannot be verified without caCertificates");
+        }
+    }
 }
 
 /// TLS of a metrics listener: the workload's certificate, and a client of the mesh.

@@ -9,6 +9,7 @@ mod completion;
 mod help;
 mod logging;
 mod proxy;
+mod redact;
 mod request;
 mod suggest;
 mod version;

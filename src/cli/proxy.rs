@@ -2,7 +2,7 @@
 
 use log::{info, warn};
 
-use super::{Failure, args::Typed, logging, version};
+use super::{Failure, args::Typed, logging, redact, version};
 use crate::{
     agent::{self, Signals},
     config::{Flags, GLOBAL_FLAGS, PROXY_FLAGS, Vars},
@@ -32,9 +32,7 @@ pub async fn run(typed: Typed) -> Result<u8, Failure> {
 async fn start(flags: Flags) -> Result<agent::Bound, Failure> {
     let (vars, mut errors) = Vars::of_process(flags).await;
     let config = errors.take(agent::Config::from_vars(&vars));
-    let settings = vars.proxy_settings();
-    let shown: Vec<_> = settings.iter().map(|(name, value, origin)| format!("{name}: {value} ({origin})")).collect();
-    info!("Effective config: {}", shown.join(", "));
+    info!("Effective config: {}", redact::document(vars.proxy_document().into()));
     for warning in vars.warnings() {
         warn!("{warning}");
     }

@@ -9,9 +9,11 @@ mod duration;
 mod env;
 mod errors;
 mod flags;
+mod layers;
 mod origin;
 mod pod;
 mod proxy_config;
+mod read;
 mod scalar;
 mod schema;
 mod validate;
@@ -27,6 +29,7 @@ pub(crate) use flags::parse_int;
 pub use flags::{Flag, FlagError, FlagKind, Flags, GLOBAL_FLAGS, PROXY_FLAGS};
 pub use origin::{Origin, Setting};
 pub use pod::{Pairs, parse as parse_downward_api};
+pub(crate) use proxy_config::clean;
 pub use proxy_config::{
     AuthPolicy, ClientTls, ClusterName, HealthCheck, PrivateKeyProvider, ProxyConfig, ReadinessProbe, RemoteService,
     StatsMatcher, TlsMode, Tracer, Tracing,

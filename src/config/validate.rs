@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use serde_json::Value as Json;
 
-use super::{ConfigError, Errors, duration, proxy_config::Layers};
+use super::{ConfigError, Errors, duration, layers::Layers};
 
 /// Checks the effective ProxyConfig.
 pub(super) fn validate(layers: &Layers, errors: &mut Errors) {
@@ -165,7 +165,7 @@ impl Check<'_> {
 
     fn tls(&mut self, field: &str, path: &str, settings: Option<&Json>) {
         let Some(settings) = settings else { return };
-        let tls = super::proxy_config::client_tls(settings);
+        let tls = super::read::client_tls(settings);
         if tls.insecure_skip_verify {
             for (name, wrong) in [
                 ("caCertificates", !tls.ca_certificates.is_empty()),

@@ -16,8 +16,8 @@ use super::{
     addresses::{self, Interface},
     decode::Decoder,
     env,
+    layers::Layers,
     pod::{self, Pairs},
-    proxy_config::Layers,
     schema::PROXY_CONFIG,
     validate,
     yaml::Node,
@@ -122,6 +122,7 @@ impl Vars {
         vars.adjust(sources.processors);
         validate::validate(&vars.layers, &mut errors);
         vars.lay_annotations(&mut errors);
+        vars.check_compliance(&mut errors);
         vars.proxy = vars.layers.read();
         if !vars.proxy.statsd_udp_address.is_empty() && vars.statsd_host().is_none() {
             let text = &vars.proxy.statsd_udp_address;
@@ -265,6 +266,19 @@ impl Vars {
             .iter()
             .filter_map(|(name, setting)| setting.warning.as_ref().map(|warning| format!("{name}: {warning}")));
         self.noticed.borrow().iter().cloned().chain(of_variables).collect()
+    }
+
+    /// What `COMPLIANCE_POLICY` asks for and this build's cryptography (ring) cannot give.
+    fn check_compliance(&self, errors: &mut Errors) {
+        const NAME: &str = "COMPLIANCE_POLICY";
+        match self.text_or(NAME, "").as_str() {
+            "" => {}
+            policy @ ("fips-140-2" | "fips-140-3") => self.warn(format!(
+                "{NAME}: {policy} limits TLS versions and ciphers; the cryptographic module itself is not certified"
+            )),
+            "pqc" => errors.add(NAME, "pqc needs the key exchange X25519MLKEM768, which this build does not have"),
+            other => self.warn(format!("{NAME}: {other:?} is not fips-140-2, fips-140-3 or pqc; ignored")),
+        }
     }
 
     fn pod_file(&mut self, path: &str) -> Option<Pairs> {

@@ -262,3 +262,13 @@ fn files_in_the_configuration_folder() {
     assert_eq!(of("../x/.."), "../XDS");
     assert_eq!(of("/.."), "/XDS");
 }
+
+#[test]
+fn compliance_policies() {
+    let of = |policy: &str| with_env(&[("COMPLIANCE_POLICY", policy)]);
+    assert!(of("pqc").unwrap_err().to_string().contains("X25519MLKEM768"));
+    for (policy, told) in [("fips-140-3", "not certified"), ("fips", "ignored")] {
+        assert!(of(policy).unwrap().warnings().iter().any(|warning| warning.contains(told)), "{policy}");
+    }
+    assert!(!of("").unwrap().warnings().iter().any(|warning| warning.contains("COMPLIANCE")));
+}

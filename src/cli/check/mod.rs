@@ -4,7 +4,6 @@
 //! Exit code: 0 all is well; 1 istiod cannot be reached; 64 the configuration is wrong. Secrets are never printed.
 
 mod hints;
-mod redact;
 mod report;
 mod settings;
 mod validate;
@@ -15,7 +14,7 @@ use super::{
     Failure,
     args::Typed,
     commands::{BOOTSTRAP, OUTPUT, REQUEST_CERTIFICATE},
-    logging, proxy,
+    logging, proxy, redact,
 };
 use crate::{
     agent,

@@ -1,7 +1,10 @@
 //! Every setting in effect: the proxy configuration's fields, the variables that the rooms asked for, the flags.
 
-use super::{redact, report::Setting};
-use crate::config::{GLOBAL_FLAGS, PROXY_FLAGS, Vars};
+use super::report::Setting;
+use crate::{
+    cli::redact,
+    config::{GLOBAL_FLAGS, PROXY_FLAGS, Vars},
+};
 
 /// All of them; `vars` after every room has read from it.
 pub(super) fn all(vars: &Vars) -> Vec<Setting> {

@@ -1,4 +1,4 @@
-//! Keeps secrets out of what `check` prints: tokens, passwords, header values, whole documents that may hold them.
+//! Keeps secrets out of what is printed and logged of the configuration: tokens, passwords, header values, whole documents that may hold them.
 
 use serde_json::Value as Json;
 
