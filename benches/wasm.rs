@@ -27,6 +27,7 @@ use prost::Message;
 use crate::{
     Bench, Figure, milliseconds, process,
     support::{
+        TempDir,
         agent::{Agent, Options},
         envoy, free_port,
         istiod::{DELTA, Istiod},
@@ -74,7 +75,9 @@ fn header() -> Vec<u8> {
 
 pub async fn run(bench: &Bench) -> Vec<Figure> {
     let mut istiod = Istiod::start().await;
-    let agent = Agent::start(&istiod, Options { binary: &bench.binary, envoy: Some(&bench.envoy), env: &[] });
+    let cache = TempDir::new();
+    let env = [("FOOTMAN_WASM_CACHE_DIR", cache.to_str().unwrap()), ("ISTIOD_SAN", "localhost")];
+    let agent = Agent::start(&istiod, Options { binary: &bench.binary, envoy: Some(&bench.envoy), env: &env });
     let pid = agent.pid();
     let port = free_port();
     let (_serving, drain) = Trigger::new();

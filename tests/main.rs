@@ -15,4 +15,5 @@ mod lifecycle;
 #[allow(dead_code, reason = "benches use it as well, and other parts of it")]
 mod support;
 mod wasm;
+mod wasm_envoy;
 mod xds;

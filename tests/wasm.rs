@@ -96,8 +96,9 @@ struct Room {
 }
 
 fn room(folder: &Path, env: &[(&str, &str)]) -> Room {
-    let mut config = Config::from_vars(&Vars::from_pairs(env.iter().copied())).unwrap();
-    config.folder = folder.join("data");
+    let data = folder.join("data");
+    let own = [("FOOTMAN_WASM_CACHE_DIR", data.to_str().unwrap())];
+    let config = Config::from_vars(&Vars::from_pairs(own.iter().chain(env).copied())).unwrap();
     let registry = Registry::default();
     let wasm = Wasm::bind(config, &registry, Clock::System);
     Room { rewriter: wasm.rewriter(), wasm, registry }

@@ -25,7 +25,7 @@ const SHORTEST_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Config {
     /// `ISTIO_AGENT_ENABLE_WASM_REMOTE_LOAD_CONVERSION`; when off, ECDS passes unchanged and Envoy fetches by itself.
     pub enabled: bool,
-    /// The cache's folder.
+    /// `FOOTMAN_WASM_CACHE_DIR`: the cache's folder, where root file systems are read-only or several agents share a machine.
     pub folder: PathBuf,
     /// `WASM_MODULE_EXPIRY`: how long a module is kept that no plugin uses.
     pub expiry: Duration,
@@ -57,7 +57,7 @@ impl Config {
         let positive = |name, default| u64::try_from(vars.int(name, default)).unwrap_or(0);
         let config = Config {
             enabled: vars.bool("ISTIO_AGENT_ENABLE_WASM_REMOTE_LOAD_CONVERSION", true),
-            folder: FOLDER.into(),
+            folder: path(vars, "FOOTMAN_WASM_CACHE_DIR").unwrap_or_else(|| FOLDER.into()),
             expiry: vars.duration("WASM_MODULE_EXPIRY", Duration::from_secs(24 * 3600)),
             purge_interval: vars.duration("WASM_PURGE_INTERVAL", Duration::from_secs(3600)),
             request_timeout: if request_timeout.is_zero() { SHORTEST_TIMEOUT } else { request_timeout },

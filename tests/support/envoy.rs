@@ -22,6 +22,12 @@ pub fn script(folder: &TempDir, commands: &str) -> PathBuf {
     path
 }
 
+/// The real Envoy that `scripts/test` names in `ENVOY`; `None` where tests are run without it.
+#[allow(clippy::disallowed_methods, reason = "a test has no Vars of its own")]
+pub fn real() -> Option<PathBuf> {
+    std::env::var_os("ENVOY").map(PathBuf::from)
+}
+
 /// A connection to one of the agent's sockets, as soon as it is there.
 pub async fn client(socket: PathBuf) -> Client {
     let connection = within("a connection to the agent", connect(&socket)).await;
