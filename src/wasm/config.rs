@@ -112,7 +112,7 @@ fn client(vars: &Vars, errors: &mut Errors) -> Client {
             .collect(),
     };
     let insecure = list("WASM_INSECURE_REGISTRIES").map(str::to_owned).collect();
-    Client { guard: Guard { blocks }, proxies, insecure, store }
+    Client { guard: Guard { blocks }, proxies, insecure, store, ..Client::default() }
 }
 
 fn public_key(vars: &Vars, errors: &mut Errors) -> Option<PublicKey> {

@@ -2,7 +2,11 @@
 //!
 //! Called by `web` and by `oci`. Retries nothing; credentials go to the host for which they are meant and to nobody else.
 
-use std::{error::Error as _, fmt, io, sync::Arc};
+use std::{
+    error::Error as _,
+    fmt, io,
+    sync::{Arc, Mutex, PoisonError, Weak},
+};
 
 use bytes::Bytes;
 use rustls::ClientConfig;
@@ -32,6 +36,8 @@ pub(in crate::wasm) struct Client {
     pub(in crate::wasm) insecure: Vec<String>,
     /// Whom the others' certificates are verified against.
     pub(in crate::wasm) store: SystemStore,
+    /// What connections under way share, verifying and not: fetches are rare, and the system's roots take more memory than all else of one.
+    pub(in crate::wasm) tls: Arc<[Mutex<Weak<ClientConfig>>; 2]>,
 }
 
 /// A request.
@@ -151,10 +157,15 @@ impl Client {
             .map_err(|error| if is_plain(&error) { Error::PlainServer } else { Error::Tls(error) })
     }
 
-    /// Made for each connection: fetches are rare, and the trust store takes more memory than all else of a fetch.
     fn tls(&self, verify: bool) -> Result<Arc<ClientConfig>, tls::Error> {
+        let mut shared = self.tls[usize::from(verify)].lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(config) = shared.upgrade() {
+            return Ok(config);
+        }
         let roots = if verify { Roots::System(self.store.clone()) } else { Roots::Unverified };
-        tls::client_config(&roots, None, Policy::Default, Protocol::Http1)
+        let config = tls::client_config(&roots, None, Policy::Default, Protocol::Http1)?;
+        *shared = Arc::downgrade(&config);
+        Ok(config)
     }
 }
 
