@@ -1,6 +1,9 @@
 //! Where SDS is served and how, from the agent's configuration.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use crate::config::{Errors, PrivateKeyProvider, Vars};
 
@@ -12,6 +15,10 @@ const OWN: &str = "socket";
 const FILES: &str = "./var/run/secrets/credential-uds/files-socket";
 /// The revocation list of the mesh.
 const CRL: &str = "/var/run/secrets/istio/crl/ca-crl.pem";
+/// How long a server is waited for that must come (`FOOTMAN_EXTERNAL_SDS_WAIT`).
+const LONG_WAIT: Duration = Duration::from_secs(60);
+/// The same where only the socket's name says so: Istio does not wait at all, and people expect a quick answer to a wrong name.
+const SHORT_WAIT: Duration = Duration::from_secs(3);
 /// Envoy may run under another user than the agent.
 const MODE: u32 = 0o666;
 /// Where distributions keep their roots; the first that exists counts.
@@ -31,8 +38,9 @@ const SYSTEM_ROOTS: [&str; 8] = [
 pub struct Config {
     /// The socket that Envoy asks for `default` and `ROOTCA`: ours, or somebody else's.
     pub workload: PathBuf,
-    /// Whether its name says that somebody else must serve it (`WORKLOAD_IDENTITY_SOCKET_FILE`).
-    pub is_foreign: bool,
+    /// How long to wait for somebody else to serve it; `None` when nobody has to. A socket name of its own
+    /// (`WORKLOAD_IDENTITY_SOCKET_FILE`) says that somebody must, and so does Higress's `USE_EXTERNAL_WORKLOAD_SDS`.
+    pub foreign: Option<Duration>,
     /// Ours, in case the workload socket is served by somebody else.
     pub files: PathBuf,
     /// Permission bits of our socket (`FOOTMAN_SDS_SOCKET_MODE`, octal; 0666).
@@ -59,6 +67,11 @@ impl Config {
                 format!("{name:?} must be the name of a file in {WORKLOAD}, not a path"),
             );
         }
+        let foreign = if vars.bool("USE_EXTERNAL_WORKLOAD_SDS", false) {
+            Some(vars.duration("FOOTMAN_EXTERNAL_SDS_WAIT", LONG_WAIT))
+        } else {
+            (name != OWN).then(|| vars.duration("FOOTMAN_EXTERNAL_SDS_WAIT", SHORT_WAIT))
+        };
         let mut mode = MODE;
         if let Some(text) = vars.text("FOOTMAN_SDS_SOCKET_MODE").filter(|text| !text.is_empty()) {
             match u32::from_str_radix(text, 8) {
@@ -71,7 +84,7 @@ impl Config {
         }
         let config = Config {
             workload: vars.path(WORKLOAD).join(&name),
-            is_foreign: name != OWN,
+            foreign,
             files: vars.path(FILES),
             mode,
             provider: vars.proxy().private_key_provider.clone(),
@@ -93,9 +106,11 @@ mod tests {
     #[test]
     fn socket_names() {
         let own = config(&[]).unwrap();
-        assert!(own.workload.ends_with("workload-spiffe-uds/socket") && !own.is_foreign && own.mode == 0o666);
+        assert!(own.workload.ends_with("workload-spiffe-uds/socket") && own.foreign.is_none() && own.mode == 0o666);
         let foreign = config(&[("WORKLOAD_IDENTITY_SOCKET_FILE", "spire.sock")]).unwrap();
-        assert!(foreign.workload.ends_with("workload-spiffe-uds/spire.sock") && foreign.is_foreign);
+        assert!(foreign.workload.ends_with("workload-spiffe-uds/spire.sock") && foreign.foreign == Some(SHORT_WAIT));
+        let required = config(&[("USE_EXTERNAL_WORKLOAD_SDS", "true")]).unwrap();
+        assert!(required.workload.ends_with("socket") && required.foreign == Some(LONG_WAIT));
         for name in ["dir/other.sock", "/socket", "..", "", "socket/", "./socket"] {
             let errors = config(&[("WORKLOAD_IDENTITY_SOCKET_FILE", name)]).unwrap_err();
             assert_eq!(errors.0[0].source, "WORKLOAD_IDENTITY_SOCKET_FILE", "{name:?}");

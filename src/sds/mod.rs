@@ -23,12 +23,14 @@ use std::{
     fmt,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
 pub use config::Config;
 pub use probe::{ProbeError, is_served};
+pub use subscription::{Subscription, Taken};
 
 use crate::{
     base::{Clock, Drain},
@@ -47,6 +49,8 @@ use subscription::Place;
 const MAX_STREAMS: u32 = 100_000;
 /// Requests are small; a first one with a large node is taken in several windows.
 const STREAM_WINDOW: u32 = 64 * 1024;
+/// The pace at which a server is looked for that must come.
+const LOOK: Duration = Duration::from_millis(200);
 
 /// Who serves the workload socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,19 +101,38 @@ struct Shared {
     metrics: Metrics,
 }
 
-/// Finds out who serves the workload socket. Removes a dead one.
+/// Finds out who serves the workload socket, and waits for somebody who must. Removes a dead one.
 ///
 /// # Errors
 /// When it must be served by somebody else and is not, or a dead one cannot be removed.
 pub async fn mode(config: &Config) -> Result<Mode, Error> {
-    if is_served(&config.workload).await.map_err(Error::Probe)? {
+    let served = match config.foreign {
+        Some(wait) => appears(&config.workload, wait).await,
+        None => is_served(&config.workload).await.map_err(Error::Probe)?,
+    };
+    if served {
         log::info!(target: "sds", "{} is served already: serving files only, on {}", config.workload.display(), config.files.display());
         Ok(Mode::Foreign)
-    } else if config.is_foreign {
+    } else if config.foreign.is_some() {
         Err(Error::NotServed(config.workload.clone()))
     } else {
         Ok(Mode::Own)
     }
+}
+
+/// Whether a server comes to a socket in time.
+async fn appears(path: &Path, wait: Duration) -> bool {
+    let give_up = Instant::now() + wait;
+    let mut watcher = Watcher::new([path]);
+    while !probe::answers(path).await {
+        if Instant::now() >= give_up {
+            return false;
+        }
+        log::debug!(target: "sds", "no SDS server at {} yet", path.display());
+        // A socket is there before it is served: look again soon, events or not.
+        let _ = tokio::time::timeout(LOOK, watcher.changed()).await;
+    }
+    true
 }
 
 impl Sds {

@@ -31,13 +31,18 @@ pub async fn is_served(path: &Path) -> Result<bool, ProbeError> {
     if fs::metadata(path).map_or(true, |data| data.is_file()) {
         return Ok(false);
     }
-    if let Ok(Ok(())) = timeout(PROBE, greet(path)).await {
+    if answers(path).await {
         return Ok(true);
     }
     match fs::remove_file(path).or_else(|error| fs::remove_dir(path).map_err(|_| error)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(ProbeError { path: path.to_owned(), error }),
         _ => Ok(false),
     }
+}
+
+/// Whether a gRPC server answers at `path`; removes nothing, for it may be about to come.
+pub(super) async fn answers(path: &Path) -> bool {
+    matches!(timeout(PROBE, greet(path)).await, Ok(Ok(())))
 }
 
 /// Begins HTTP/2 and waits for the server's SETTINGS.

@@ -150,7 +150,7 @@ impl Stream {
     fn note_refusal(&self, detail: Option<&rpc::Status>) {
         if let Some(detail) = detail {
             self.shared.metrics.rejects.inc();
-            let names: Vec<&str> = self.subscription.items.iter().map(|item| &*item.name).collect();
+            let names: Vec<&str> = self.subscription.names().collect();
             log::warn!(target: "sds", "Envoy refuses {}: {} (code {})", names.join(", "), detail.message, detail.code);
         }
     }

@@ -10,7 +10,7 @@ use crate::secrets::Lease;
 
 /// How a request was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Taken {
+pub enum Taken {
     /// Its names count.
     Names,
     /// It answers an older response than the last one: it changes nothing.
@@ -43,8 +43,8 @@ pub(super) enum Place {
 
 /// The names of one stream.
 #[derive(Debug, Default)]
-pub(super) struct Subscription {
-    pub items: Vec<Item>,
+pub struct Subscription {
+    pub(super) items: Vec<Item>,
     /// Whether there has been a subscription since the stream began or was unsubscribed.
     is_open: bool,
     nonce: Option<String>,
@@ -52,7 +52,7 @@ pub(super) struct Subscription {
 
 impl Subscription {
     /// A state-of-the-world request with these names, in answer to `nonce`.
-    pub(super) fn request(&mut self, names: &[String], nonce: &str) -> Taken {
+    pub fn request(&mut self, names: &[String], nonce: &str) -> Taken {
         if names.is_empty() {
             // Istio: an empty list unsubscribes, also with an old nonce.
             (self.items, self.is_open) = (Vec::new(), false);
@@ -83,6 +83,11 @@ impl Subscription {
             self.items.retain(|item| *item.name != **name);
             self.items.push(Item { known, ..Item::new(name) });
         }
+    }
+
+    /// The wanted names.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.items.iter().map(|item| &*item.name)
     }
 
     /// A response was sent under this nonce.

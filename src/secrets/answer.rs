@@ -1,14 +1,10 @@
 //! The CA's answer to a certificate request: taken apart, compared with what was asked for, refused when it cannot work. Pure.
 
-use std::{
-    fmt,
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::{fmt, sync::Arc, time::SystemTime};
 
 use bytes::Bytes;
 
-use crate::wires::{Source, Workload};
+use crate::wires::{Leaf, Source, Workload};
 
 use super::{bundle, certificate, csr::Request};
 
@@ -26,21 +22,36 @@ pub(crate) struct Issued {
 
 /// Why an answer is not used.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Refusal {
-    /// Fewer than a leaf and a root.
-    Incomplete(usize),
+pub enum Refusal {
+    /// There are fewer elements than a leaf and a root.
+    Incomplete,
+    /// The first element is no certificate.
     NoCertificate,
+    /// The certificate belongs to another key.
     OtherKey,
-    /// It speaks for somebody else.
+    /// It speaks for somebody else: its names.
     OtherIdentity(String),
+    /// It does not chain to the roots that came with it.
     UnknownRoot {
+        /// Who signed it.
         issuer: String,
     },
     /// It was over when it came.
     Expired {
+        /// The end of its validity.
         ended: SystemTime,
+        /// The time here.
         now: SystemTime,
     },
+}
+
+/// What an answer says, once it is found good.
+#[derive(Debug)]
+pub struct Verdict {
+    leaf: Leaf,
+    roots: Bytes,
+    expires: SystemTime,
+    warnings: Vec<String>,
 }
 
 /// Checks the answer `chain` (leaf, intermediates, root bundle last) to `request`. `roots` replaces the last element as trust
@@ -52,10 +63,27 @@ pub(crate) fn check(
     identity: &str,
     now: SystemTime,
 ) -> Result<Issued, Refusal> {
-    let [first, .., last] = chain else { return Err(Refusal::Incomplete(chain.len())) };
+    let Verdict { leaf, roots, expires, warnings } = judge(chain, roots, &request.public_key, identity, now)?;
+    let workload =
+        Workload { chain: bundle::concat(chain), key: request.key, leaf, source: Source::Authority, obtained: now };
+    Ok(Issued { workload: Arc::new(workload), roots, expires, warnings })
+}
+
+/// Whether a chain can be used by whoever has the key of `public_key` and is called `identity`.
+///
+/// # Errors
+/// Why not.
+pub fn judge(
+    chain: &[String],
+    roots: Option<Bytes>,
+    public_key: &[u8],
+    identity: &str,
+    now: SystemTime,
+) -> Result<Verdict, Refusal> {
+    let [first, signers @ .., last] = chain else { return Err(Refusal::Incomplete) };
     let leaf = certificate::ders(first.as_bytes()).first().and_then(|der| certificate::parse(der));
     let leaf = leaf.ok_or(Refusal::NoCertificate)?;
-    if leaf.public_key != request.public_key {
+    if leaf.public_key != public_key {
         return Err(Refusal::OtherKey);
     }
     let leaf = leaf.leaf;
@@ -70,27 +98,28 @@ pub(crate) fn check(
     if !bundle::chains_to(&ders, &certificate::ders(&roots), now) {
         return Err(Refusal::UnknownRoot { issuer: leaf.issuer });
     }
-    let signers = chain[1..chain.len() - 1].iter().flat_map(|text| certificate::ders(text.as_bytes()));
     let expires = signers
+        .iter()
+        .flat_map(|text| certificate::ders(text.as_bytes()))
         .filter_map(|der| certificate::parse(&der))
         .map(|signer| signer.leaf.not_after)
         .fold(leaf.not_after, SystemTime::min);
     if expires <= now {
         return Err(Refusal::Expired { ended: expires, now });
     }
-    if let Ok(early) = leaf.not_before.duration_since(now)
-        && !early.is_zero()
-    {
-        warnings.push(format!(
-            "the certificate is valid from {} on, {} after this machine's time {}: compare the clocks of this machine and of istiod",
-            rfc3339(leaf.not_before),
-            seconds(early),
-            rfc3339(now)
-        ));
-    }
-    let workload =
-        Workload { chain: bundle::concat(chain), key: request.key, leaf, source: Source::Authority, obtained: now };
-    Ok(Issued { workload: Arc::new(workload), roots, expires, warnings })
+    warnings.extend(early(&leaf, now));
+    Ok(Verdict { leaf, roots, expires, warnings })
+}
+
+/// A word on a certificate that is not valid yet.
+fn early(leaf: &Leaf, now: SystemTime) -> Option<String> {
+    let wait = leaf.not_before.duration_since(now).ok().filter(|wait| !wait.is_zero())?;
+    Some(format!(
+        "the certificate is valid from {} on, {} s after this machine's time {}: compare the clocks of this machine and of istiod",
+        rfc3339(leaf.not_before),
+        wait.as_secs() + 1,
+        rfc3339(now)
+    ))
 }
 
 enum Likeness {
@@ -127,10 +156,6 @@ fn parts(identity: &str) -> Option<(&str, &str, &str)> {
     Some((domain, namespace, account))
 }
 
-fn seconds(duration: Duration) -> String {
-    format!("{} s", duration.as_secs_f64().ceil())
-}
-
 /// `2026-01-31T23:59:59Z`.
 pub fn rfc3339(time: SystemTime) -> String {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -141,10 +166,7 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             // Istio's words: people search for them.
-            Refusal::Incomplete(0 | 1) => {
-                f.write_str("invalid empty CertChain: the CA must send a certificate and a root")
-            }
-            Refusal::Incomplete(count) => write!(f, "{count} elements"),
+            Refusal::Incomplete => f.write_str("invalid empty CertChain: the CA must send a certificate and a root"),
             Refusal::NoCertificate => f.write_str("the first element of the CA's answer is not a certificate"),
             Refusal::OtherKey => f.write_str("the certificate in the CA's answer is for another key"),
             Refusal::OtherIdentity(names) => write!(f, "the CA signed another identity: {names:?}"),
@@ -168,6 +190,8 @@ impl std::error::Error for Refusal {}
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::secrets::{
         csr::{self, Curve, KeyStyle},
@@ -198,8 +222,8 @@ mod tests {
 
     #[test]
     fn answers_that_cannot_work_are_refused() {
-        assert_eq!(verdict(|_, _| vec![]).unwrap_err(), Refusal::Incomplete(0));
-        assert_eq!(verdict(|_, leaf| vec![leaf]).unwrap_err(), Refusal::Incomplete(1));
+        assert_eq!(verdict(|_, _| vec![]).unwrap_err(), Refusal::Incomplete);
+        assert_eq!(verdict(|_, leaf| vec![leaf]).unwrap_err(), Refusal::Incomplete);
         assert_eq!(verdict(|ca, _| vec!["no certificate".into(), ca.pem()]).unwrap_err(), Refusal::NoCertificate);
         assert_eq!(verdict(|ca, _| vec![ca.pem(), ca.pem()]).unwrap_err(), Refusal::OtherKey);
         let other = |_: &Authority, leaf| vec![leaf, Authority::new("other").pem()];

@@ -12,7 +12,7 @@ use webpki::{EndEntityCert, Error, KeyUsage, anchor_from_trusted_cert};
 use super::{certificate, pem};
 
 /// One text after the other, each beginning on a new line.
-pub(crate) fn concat<T: AsRef<[u8]>>(texts: &[T]) -> Bytes {
+pub fn concat<T: AsRef<[u8]>>(texts: &[T]) -> Bytes {
     let mut all = Vec::with_capacity(texts.iter().map(|text| text.as_ref().len() + 1).sum());
     for text in texts.iter().map(AsRef::as_ref).filter(|text| !text.is_empty()) {
         if all.last().is_some_and(|last| *last != b'\n') {
@@ -25,7 +25,7 @@ pub(crate) fn concat<T: AsRef<[u8]>>(texts: &[T]) -> Bytes {
 
 /// The certificates of all texts, each once, sorted by their text, joined by newlines, as Istio merges trust anchors. The text
 /// of each stays as it came; what is no certificate is left out.
-pub(crate) fn merge<T: AsRef<[u8]>>(texts: &[T]) -> Bytes {
+pub fn merge<T: AsRef<[u8]>>(texts: &[T]) -> Bytes {
     let mut sorted: BTreeMap<&str, pem::Block<'_>> = BTreeMap::new();
     for text in texts {
         let blocks = pem::blocks(text.as_ref()).into_iter();
@@ -42,7 +42,7 @@ pub(crate) fn merge<T: AsRef<[u8]>>(texts: &[T]) -> Bytes {
 }
 
 /// The certificates of a root file, each written anew, in their order; empty when there is none.
-pub(crate) fn normalize(text: &[u8]) -> Bytes {
+pub fn normalize(text: &[u8]) -> Bytes {
     let blocks = pem::blocks(text).into_iter().filter(certificate::in_block);
     let text: String = blocks.map(|block| pem::encode(certificate::LABEL, &block.der).to_string()).collect();
     text.into()
@@ -52,7 +52,7 @@ pub(crate) fn normalize(text: &[u8]) -> Bytes {
 ///
 /// Validity in time is not looked at, and a chain is only refused for what is certain: a signature that this build cannot check
 /// counts as good.
-pub(crate) fn chains_to(chain: &[Vec<u8>], roots: &[Vec<u8>], now: SystemTime) -> bool {
+pub fn chains_to(chain: &[Vec<u8>], roots: &[Vec<u8>], now: SystemTime) -> bool {
     let chain: Vec<CertificateDer<'_>> = chain.iter().map(|der| CertificateDer::from(&der[..])).collect();
     let roots: Vec<CertificateDer<'_>> = roots.iter().map(|der| CertificateDer::from(&der[..])).collect();
     let Some((leaf, intermediates)) = chain.split_first() else { return false };

@@ -38,6 +38,11 @@ pub(crate) fn parse(der: &[u8]) -> Option<Parsed> {
     Some(Parsed { leaf, public_key: inner.subject_public_key_info().to_der().ok()? })
 }
 
+/// The public key (SubjectPublicKeyInfo, DER) of the first certificate in a PEM text.
+pub fn public_key(text: &[u8]) -> Option<Vec<u8>> {
+    parse(ders(text).first()?).map(|parsed| parsed.public_key)
+}
+
 /// Whether Go's `x509.ParseCertificate` takes it, as far as it matters for roots: it is a certificate, and its serial number is
 /// not negative. Much cheaper than [`parse`], which is strict where old roots are not.
 pub(crate) fn is_certificate(der: &[u8]) -> bool {

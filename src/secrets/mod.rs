@@ -5,9 +5,9 @@
 //! is asked for. What there is leaves over two `watch` channels: [`Snapshot`] (identity) and [`Table`] (files); `sds` serves both.
 //! Private keys are in memory only, and nowhere in logs.
 
-mod answer;
+pub mod answer;
 mod authority;
-mod bundle;
+pub mod bundle;
 mod ca;
 mod certificate;
 mod config;
@@ -18,7 +18,7 @@ mod files;
 mod key;
 mod metrics;
 pub mod output;
-mod pem;
+pub mod pem;
 mod rotate;
 mod task;
 mod trial;
@@ -34,6 +34,7 @@ use tokio::{sync::watch, time::Instant};
 pub use answer::rfc3339;
 pub use authority::{Answer, Authority, Cause, Failure, Order};
 pub use ca::Citadel;
+pub use certificate::public_key;
 pub use config::Config;
 pub use csr::{Curve, KeyStyle};
 pub use debug::certificates;

@@ -13,7 +13,7 @@ const DASHES: &str = "-----";
 const LINE: usize = 64;
 
 /// One block of a PEM text.
-pub(crate) struct Block<'a> {
+pub struct Block<'a> {
     /// What the block says it is: `CERTIFICATE`, `EC PRIVATE KEY`.
     pub label: &'a str,
     /// The block as it stands in the text, from the first dash to the last.
@@ -23,7 +23,7 @@ pub(crate) struct Block<'a> {
 }
 
 /// The blocks of a text in their order; broken ones are left out.
-pub(crate) fn blocks(text: &[u8]) -> Vec<Block<'_>> {
+pub fn blocks(text: &[u8]) -> Vec<Block<'_>> {
     let mut blocks = Vec::new();
     let mut rest = text;
     while let Some(start) = find(rest, BEGIN) {
@@ -40,7 +40,7 @@ pub(crate) fn blocks(text: &[u8]) -> Vec<Block<'_>> {
 }
 
 /// A block of this label: lines of 64 characters, a final newline.
-pub(crate) fn encode(label: &str, der: &[u8]) -> Zeroizing<String> {
+pub fn encode(label: &str, der: &[u8]) -> Zeroizing<String> {
     let body = Zeroizing::new(STANDARD.encode(der));
     let mut text = Zeroizing::new(String::with_capacity(body.len() + body.len() / LINE + 2 * label.len() + 40));
     for piece in [BEGIN, label, DASHES, "\n"] {

@@ -4,6 +4,7 @@
 
 mod config;
 mod dns;
+mod secrets;
 mod status;
 mod wasm;
 mod xds;
@@ -17,6 +18,9 @@ pub const ALL: &[Target] = &[
     ("dns_query", dns::dns_query),
     ("dns_answer", dns::dns_answer),
     ("dns_table", dns::dns_table),
+    ("pem_bundle", secrets::pem_bundle),
+    ("csr_answer", secrets::csr_answer),
+    ("sds_requests", secrets::sds_requests),
     ("wasm_extension_config", wasm::extension_config),
     ("wasm_manifest", wasm::manifest),
     ("wasm_challenge", wasm::challenge),
