@@ -6,6 +6,7 @@
 mod architecture;
 mod captures;
 mod check;
+mod cli;
 mod crates;
 mod dns;
 mod envoy;

@@ -6,6 +6,7 @@ mod args;
 mod check;
 mod commands;
 mod completion;
+mod fetch;
 mod help;
 mod logging;
 mod proxy;

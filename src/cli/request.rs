@@ -3,8 +3,15 @@
 
 use std::time::Duration;
 
-use super::{Failure, args::Typed, commands::DEBUG_PORT};
-use crate::net::http1::{Url, client::Request};
+use tokio::time::Instant;
+
+use super::{
+    Failure,
+    args::Typed,
+    commands::DEBUG_PORT,
+    fetch::{Answer, fetch},
+};
+use crate::net::http1::Url;
 
 /// The ports that may be asked: Envoy's admin, debug, status and readiness. Others are none of this command's business.
 const ALLOWED: [i64; 4] = [15000, 15004, 15020, 15021];
@@ -30,14 +37,12 @@ pub async fn run(typed: &Typed) -> Result<Vec<u8>, Failure> {
     }
     let path = path.strip_prefix('/').unwrap_or(path);
     let url = Url::parse(&format!("http://localhost:{port}/{path}")).map_err(Failure::usage)?;
-    let mut request = Request::new(method.clone(), url.clone()).timeout(TIMEOUT);
-    request.body = rest.first().cloned().unwrap_or_default().into();
-    let mut response = request.send(None).await.map_err(|error| Failure::failed(format!("{method} {url}: {error}")))?;
-    let mut body =
-        response.body.collect(MAX_BODY).await.map_err(|error| Failure::failed(format!("{method} {url}: {error}")))?;
-    if response.status > 399 && response.status != 404 {
+    let body = rest.first().map_or("", String::as_str);
+    let answer = fetch(method, &url, body, Instant::now() + TIMEOUT, MAX_BODY).await;
+    let Answer { status, mut body } = answer.map_err(|error| Failure::failed(format!("{method} {url}: {error}")))?;
+    if status > 399 && status != 404 {
         let body = String::from_utf8_lossy(&body);
-        return Err(Failure::failed(format!("received unsuccessful status code {}: {body}", response.status)));
+        return Err(Failure::failed(format!("received unsuccessful status code {status}: {body}")));
     }
     body.push(b'\n');
     Ok(body)

@@ -9,11 +9,10 @@ use super::{
     Failure,
     args::Typed,
     commands::{PERIOD, REQUEST_TIMEOUT, TIMEOUT, URL},
+    fetch::fetch,
 };
-use crate::net::http1::{Url, client::Request};
+use crate::net::http1::Url;
 
-/// Redirects that one attempt follows, as Go's client.
-const REDIRECTS: usize = 10;
 /// The largest answer that is read.
 const MAX_BODY: usize = 1 << 20;
 
@@ -47,20 +46,9 @@ pub async fn run(typed: &Typed) -> Result<(), Failure> {
 }
 
 async fn attempt(url: &Url, limit: Duration) -> Result<(), String> {
-    let deadline = Instant::now() + limit;
-    let mut url = url.clone();
-    for _ in 0..=REDIRECTS {
-        let mut request = Request::new("GET", url.clone());
-        request.deadline = Some(deadline);
-        let mut response = request.send(None).await.map_err(|error| error.to_string())?;
-        let body = response.body.collect(MAX_BODY).await.map_err(|error| error.to_string())?;
-        match (response.status, response.headers.get("location")) {
-            (200, _) => return Ok(()),
-            (301 | 302 | 303 | 307 | 308, Some(location)) => {
-                url = url.join(location).map_err(|error| error.to_string())?;
-            }
-            (status, _) => return Err(format!("HTTP status code {status}, body: {}", String::from_utf8_lossy(&body))),
-        }
+    let answer = fetch("GET", url, "", Instant::now() + limit, MAX_BODY).await?;
+    match answer.status {
+        200 => Ok(()),
+        status => Err(format!("HTTP status code {status}, body: {}", String::from_utf8_lossy(&answer.body))),
     }
-    Err(format!("stopped after {REDIRECTS} redirects"))
 }

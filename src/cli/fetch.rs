@@ -1,0 +1,45 @@
+//! One HTTP request of a sub-command, with redirects followed as Go's client follows them.
+
+use tokio::time::Instant;
+
+use crate::net::http1::{Error, Url, client::Request};
+
+/// Redirects that are followed, as Go's client.
+const REDIRECTS: usize = 10;
+
+/// What was answered in the end.
+pub struct Answer {
+    /// Its status.
+    pub status: u16,
+    /// Its body.
+    pub body: Vec<u8>,
+}
+
+/// Sends the request and reads the answer, at most `limit` bytes, until `deadline`.
+///
+/// # Errors
+/// No answer, or one that cannot be read; its text names the peer.
+pub async fn fetch(method: &str, url: &Url, body: &str, deadline: Instant, limit: usize) -> Result<Answer, String> {
+    let (mut method, mut url, mut body) = (method.to_owned(), url.clone(), body.to_owned());
+    for _ in 0..=REDIRECTS {
+        let mut request = Request::new(method.clone(), url.clone());
+        request.deadline = Some(deadline);
+        request.body = body.clone().into();
+        let text = |error: Error| error.to_string();
+        let mut response = request.send(None).await.map_err(text)?;
+        let answer = response.body.collect(limit).await.map_err(text)?;
+        let location = response.headers.get("location");
+        match (response.status, location) {
+            (301..=303, Some(location)) => {
+                url = url.join(location).map_err(text)?;
+                if method != "HEAD" {
+                    "GET".clone_into(&mut method);
+                }
+                body.clear();
+            }
+            (307 | 308, Some(location)) => url = url.join(location).map_err(text)?,
+            (status, _) => return Ok(Answer { status, body: answer }),
+        }
+    }
+    Err(format!("stopped after {REDIRECTS} redirects"))
+}
