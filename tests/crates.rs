@@ -49,6 +49,15 @@ fn banned_and_doubled_crates_are_absent() {
 }
 
 #[test]
+fn every_linked_crate_is_accounted_for() {
+    let account = read("docs/decisions/crates.md");
+    let is_named = |name: &str| account.split([' ', ',', '|', '\n']).any(|word| word == name);
+    let strangers: Vec<String> =
+        linked().into_iter().map(|linked| linked.name).filter(|name| name != "footman" && !is_named(name)).collect();
+    assert!(strangers.is_empty(), "docs/decisions/crates.md does not say why these are linked in: {strangers:?}");
+}
+
+#[test]
 fn licence_expressions() {
     let allowed = ["MIT".to_owned(), "ISC".to_owned()];
     for (expression, verdict) in [
@@ -97,11 +106,15 @@ fn is_allowed(expression: &str, allowed: &[String]) -> bool {
 
 /// The part of deny.toml between the line that begins with `start` and the bracket that closes it.
 fn section(start: &str) -> String {
-    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("deny.toml")).unwrap();
+    let text = read("deny.toml");
     let (_, rest) = text.split_once(&format!("\n{start}")).unwrap();
     rest.split_once(']').unwrap().0.to_owned()
 }
 
 fn quoted(text: &str) -> Vec<String> {
     text.split('"').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
 }
