@@ -86,6 +86,20 @@ fn every_file_says_what_it_is() {
 }
 
 #[test]
+fn every_timer_is_in_the_table() {
+    let table = read("ARCHITECTURE.md");
+    let mut missing = Vec::new();
+    for source in sources() {
+        let row = format!("| `{}` |", source.room);
+        let row = table.lines().rfind(|line| line.starts_with(&row)).unwrap_or_default();
+        for name in timers(&source.code).filter(|name| !row.contains(&format!("`{name}`"))) {
+            missing.push(format!("{name} of src/{}", source.path));
+        }
+    }
+    assert!(missing.is_empty(), "the timers' table of ARCHITECTURE.md lacks {missing:?}");
+}
+
+#[test]
 fn checks_see_what_they_look_for() {
     let ranks = ranks("// rank 0\npub mod base;\n// rank 2\npub mod grpc;\npub mod config;\n");
     let errors = |code: &str| rank_errors(&ranks, "grpc", "grpc/x.rs", code).len();
@@ -98,6 +112,7 @@ fn checks_see_what_they_look_for() {
     );
     assert!(reads_environment("std::env::var(\"A\")") && reads_environment("env::vars_os()"));
     assert!(!reads_environment("std::env::args_os()"));
+    assert_eq!(timers("pub const A: Duration = x;\nconst B: u8 = 1;").collect::<Vec<_>>(), ["A"]);
     let code = code(
         "// crate::agent\nlet a = \"crate::cli\"; /* crate::x */ b\n#[cfg(test)]\nmod tests {\n use crate::y;\n}\nend",
     );
@@ -158,6 +173,14 @@ fn spawns(code: &str) -> bool {
         .iter()
         .flat_map(|call| code.match_indices(call).map(|(at, call)| &code[at + call.len()..]))
         .any(|rest| !rest.starts_with(')'))
+}
+
+/// The names of constant durations.
+fn timers(code: &str) -> impl Iterator<Item = String> {
+    code.lines().filter_map(|line| {
+        let (name, rest) = line.split_once("const ")?.1.split_once(": ")?;
+        rest.starts_with("Duration").then(|| name.to_owned())
+    })
 }
 
 fn reads_environment(code: &str) -> bool {
