@@ -30,6 +30,13 @@ pub const BOOTSTRAP: Flag = flag("bootstrap", FlagKind::Bool, "false", "print th
 pub const REQUEST_CERTIFICATE: Flag =
     flag("request-certificate", FlagKind::Bool, "false", "ask the CA for a certificate, and throw it away");
 
+/// `status --watch`.
+pub const WATCH: Flag = flag("watch", FlagKind::Bool, "false", "show it again every two seconds");
+/// `status --status-port`.
+pub const STATUS_PORT: Flag = flag("status-port", FlagKind::Int, "15020", "the agent's status port");
+/// `status --output`.
+pub const STATUS_OUTPUT: Flag = flag("output", FlagKind::Text, "", "text or json");
+
 const ANY: usize = usize::MAX;
 
 const fn command(name: &'static str, operands: &'static str, about: &'static str, flags: &'static [Flag]) -> Command {
@@ -55,6 +62,12 @@ pub const REQUEST: Command = Command {
     positionals: (2, 3),
     ..command("request", "<method> <path> [<body>]", "one HTTP request to a port of this pod's proxy", &[DEBUG_PORT])
 };
+/// `status`.
+pub const STATUS: Command = Command {
+    shorts: &[('o', "output"), ('w', "watch")],
+    positionals: (0, 0),
+    ..command("status", "", "show what a running agent says of itself", &[STATUS_OUTPUT, STATUS_PORT, WATCH])
+};
 /// `version`.
 pub const VERSION: Command = Command {
     shorts: &[('s', "short"), ('o', "output")],
@@ -69,7 +82,7 @@ pub const COMPLETION: Command = Command {
 pub const HELP: Command = command("help", "[command]", "explain a command", &[]);
 
 /// All of them, in the order in which they are listed.
-pub const ALL: &[Command] = &[PROXY, CHECK, REQUEST, WAIT, VERSION, COMPLETION, HELP];
+pub const ALL: &[Command] = &[PROXY, CHECK, STATUS, REQUEST, WAIT, VERSION, COMPLETION, HELP];
 
 /// Words of pilot-agent that footman does not serve, and what to use.
 pub const REFUSED: &[(&str, &str)] = &[

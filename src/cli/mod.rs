@@ -11,7 +11,9 @@ mod help;
 mod logging;
 mod proxy;
 mod redact;
+mod report;
 mod request;
+mod status;
 mod suggest;
 mod version;
 mod wait;
@@ -95,6 +97,7 @@ async fn execute(program: &str, command: &'static Command, typed: Typed) -> Resu
             logging::install_default(false);
             wait::run(&typed).await?;
         }
+        "status" => status::run(&typed).await?,
         "request" => print(&request::run(&typed).await?)?,
         "version" => print(version::run(&typed)?.as_bytes())?,
         "completion" => print(completion::run(program, &typed)?.as_bytes())?,

@@ -106,7 +106,7 @@ impl Http<'_> {
             }
         }
         let url = &request.url;
-        let tcp = dial::tcp(&url.host, url.port, self.source).await.map_err(|e| Error::Connect(url.peer(), e))?;
+        let tcp = dial::tcp(&url.host, url.port, self.source).await.map_err(Error::Connect)?;
         if !url.tls {
             return self.http1(request, Box::new(tcp), reuse).await;
         }

@@ -14,6 +14,10 @@ use crate::{config, envoy, net::http1::server::Reply, telemetry::pages::Pages};
 /// The page for people; it asks for `/debug/state` and shows it.
 const PAGE: &str = include_str!("page.html");
 
+/// The page needs its own text and `/debug/state`, nothing else.
+const POLICY: &str =
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:";
+
 /// Go's profiles, which a process without Go's runtime does not have.
 const PROFILES: [&str; 9] =
     ["heap", "goroutine", "allocs", "block", "mutex", "threadcreate", "profile", "symbol", "trace"];
@@ -32,7 +36,10 @@ impl Debug {
     /// Answers for the page called `name`.
     pub async fn answer(&self, name: &str, ready: &Ready, reply: Reply<'_>) -> io::Result<()> {
         match name {
-            "" => reply.send(200, HTML, PAGE.as_bytes()).await,
+            "" => {
+                let reply = reply.header("Content-Security-Policy", POLICY);
+                reply.send(200, HTML, PAGE.as_bytes()).await
+            }
             "state" => reply.send(200, JSON, self.state(ready).await.to_string().as_bytes()).await,
             _ => match name.strip_prefix("pprof/") {
                 Some(profile) if self.profiling => pprof(profile, reply).await,

@@ -99,7 +99,7 @@ impl Request {
         let deadline = self.deadline.unwrap_or_else(|| Instant::now() + CONNECT);
         let failed = |error: io::Error| match error.kind() {
             io::ErrorKind::TimedOut => Error::Timeout,
-            _ => Error::Connect(url.peer(), error),
+            _ => Error::Connect(error),
         };
         let tcp = dial::tcp(&url.host, url.port, deadline).await.map_err(failed)?;
         if !url.tls {

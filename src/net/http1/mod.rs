@@ -24,8 +24,8 @@ use super::tls;
 pub enum Error {
     /// The URL cannot be used; the text says why.
     Url(String),
-    /// No connection to the peer named.
-    Connect(String, io::Error),
+    /// No connection; the text names the peer.
+    Connect(io::Error),
     /// No TLS with the peer named.
     Tls(String, tls::Error),
     /// The connection broke.
@@ -51,7 +51,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Url(text) => f.write_str(text),
-            Error::Connect(peer, error) => write!(f, "connect to {peer}: {error}"),
+            Error::Connect(error) => write!(f, "connect to {error}"),
             Error::Tls(peer, error) => write!(f, "TLS with {peer}: {error}"),
             Error::Io(error) => error.fmt(f),
             Error::Closed => f.write_str("connection closed before the message was complete"),
@@ -65,7 +65,7 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Error::Connect(_, error) | Error::Io(error) => Some(error),
+            Error::Connect(error) | Error::Io(error) => Some(error),
             Error::Tls(_, error) => Some(error),
             _ => None,
         }
