@@ -79,6 +79,28 @@ fn only_config_reads_the_environment() {
 }
 
 #[test]
+fn every_setting_of_our_own_is_documented() {
+    let documented = read("docs/settings.md");
+    let mut asked = std::collections::BTreeSet::new();
+    for source in sources() {
+        let text = source.text.split("#[cfg(test)]").next().unwrap_or_default();
+        let literals = text.match_indices("\"FOOTMAN_").filter_map(|(start, _)| text[start + 1..].split('"').next());
+        let is_name = |text: &&str| !text.ends_with('_') && text.bytes().all(|c| c == b'_' || c.is_ascii_uppercase());
+        asked.extend(literals.filter(is_name).map(str::to_owned));
+    }
+    // What a build, not an agent, is told.
+    asked.remove("FOOTMAN_REVISION");
+    let missing: Vec<_> = asked.iter().filter(|name| !documented.contains(&format!("| `{name}` |"))).collect();
+    assert!(asked.len() > 10 && missing.is_empty(), "not in docs/settings.md: {missing:?}");
+    let stale: Vec<_> = documented
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `FOOTMAN_")?.split('`').next())
+        .filter(|name| !asked.contains(&format!("FOOTMAN_{name}")))
+        .collect();
+    assert!(stale.is_empty(), "in docs/settings.md, but nobody asks: {stale:?}");
+}
+
+#[test]
 fn every_file_says_what_it_is() {
     let silent: Vec<String> =
         sources().into_iter().filter(|source| !source.text.starts_with("//! ")).map(|source| source.path).collect();
