@@ -12,6 +12,7 @@ mod dns;
 mod envoy;
 mod fuzz;
 mod golden;
+mod identity;
 mod lifecycle;
 #[allow(dead_code, reason = "benches use it as well, and other parts of it")]
 mod support;
