@@ -16,6 +16,8 @@ pub struct Cluster {
     pub eds_cluster_config: Option<EdsClusterConfig>,
     #[prost(message, optional, tag = "4")]
     pub connect_timeout: Option<Duration>,
+    #[prost(message, optional, tag = "9")]
+    pub max_requests_per_connection: Option<u32>,
     #[prost(message, optional, tag = "24")]
     pub transport_socket: Option<TransportSocket>,
     #[prost(message, optional, tag = "33")]

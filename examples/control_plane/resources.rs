@@ -96,6 +96,8 @@ fn outbound_cluster(host: &str, service: &Service) -> Cluster {
         discovery_type: EDS_DISCOVERY,
         eds_cluster_config: Some(EdsClusterConfig { eds_config: Some(ads()), service_name: outbound_name(host) }),
         connect_timeout: Some(Duration { seconds: 5, nanos: 0 }),
+        // New connections again and again, so that a renewed certificate is seen to be used.
+        max_requests_per_connection: Some(10),
         transport_socket: Some(TransportSocket { name: TLS.to_owned(), typed_config: Some(any(UPSTREAM_TLS, &tls)) }),
         load_assignment: None,
     }
