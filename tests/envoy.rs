@@ -75,15 +75,6 @@ async fn envoy_sees_its_arguments_and_nothing_of_the_agent() {
     assert_eq!(lines[6], "100", "its own limit of open files: {text}");
 }
 
-#[tokio::test]
-async fn bootstrap_goes_with_envoy() {
-    let folder = TempDir::new();
-    let mut config = config("/bin/true", &[]);
-    config.bootstrap = Some(folder.write("envoy-rev.json", "{}"));
-    exit(&config).await;
-    assert!(!folder.join("envoy-rev.json").exists());
-}
-
 #[test]
 fn envoy_does_not_outlive_its_parent() {
     // The shell is the agent: it becomes the guard's parent and is then killed.

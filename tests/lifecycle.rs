@@ -67,7 +67,8 @@ async fn envoy_that_will_not_end_is_killed() {
 
 #[tokio::test]
 async fn failed_envoy_starts_again_where_asked_for() {
-    let commands = format!("[ -e events ] || {{ echo failed >> events; exit 3; }}\n{POLITE}");
+    // The second run needs its bootstrap ($2) as the first did.
+    let commands = format!("[ -e events ] || {{ echo failed >> events; exit 3; }}\n[ -s \"$2\" ] || exit 4\n{POLITE}");
     let (mut agent, _folder) = agent(&commands, &[("FOOTMAN_RESTART_ENVOY", "on-failure")]).await;
     lines(&agent.folder.join("events"), 2).await;
     agent.signal(Signal::SIGTERM);

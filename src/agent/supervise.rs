@@ -35,8 +35,14 @@ pub(super) struct Supervisor {
 type Call = Pin<Box<dyn Future<Output = Input> + Send>>;
 
 impl Supervisor {
-    /// Until the end; the agent's exit code. Envoy is gone when it returns.
+    /// Until the end; the agent's exit code. Envoy is gone when it returns, its bootstrap too.
     pub(super) async fn run(mut self, signals: &mut Signals) -> u8 {
+        let code = self.live(signals).await;
+        self.envoy.remove_bootstrap();
+        code
+    }
+
+    async fn live(&mut self, signals: &mut Signals) -> u8 {
         let (mut lifecycle, mut actions) = Lifecycle::start(self.plan.clone(), Instant::now());
         let mut running: Option<Running> = None;
         // The one request to the admin port that is under way; a newer one replaces it.

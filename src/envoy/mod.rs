@@ -14,8 +14,11 @@ mod state;
 
 use std::{
     ffi::OsString,
+    fs, io,
     path::{Path, PathBuf},
 };
+
+use log::warn;
 
 use crate::config::{Errors, Vars};
 
@@ -38,7 +41,7 @@ pub struct Config {
     pub user: Option<(u32, u32)>,
     /// Its soft limit of open files, where the agent has raised its own.
     pub open_files: Option<u64>,
-    /// The generated bootstrap, removed when Envoy has ended; `None` for a user's own file.
+    /// The generated bootstrap, removed in the end; `None` for a user's own file.
     pub bootstrap: Option<PathBuf>,
     /// The program that ties Envoy's life to the agent's (see [`guard`]): this one. `None` starts Envoy without it.
     pub guard: Option<PathBuf>,
@@ -72,5 +75,15 @@ impl Config {
             guard: Path::new(SELF).exists().then(|| SELF.into()),
             capture: vars.bool("FOOTMAN_CAPTURE_ENVOY_LOG", false),
         })
+    }
+
+    /// Takes the generated bootstrap away, when no Envoy will read it any more: it has addresses of a life that is over.
+    pub fn remove_bootstrap(&self) {
+        if let Some(path) = &self.bootstrap
+            && let Err(error) = fs::remove_file(path)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            warn!("{} cannot be removed: {error}", path.display());
+        }
     }
 }

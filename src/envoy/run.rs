@@ -1,14 +1,14 @@
 //! One run of Envoy: start, signals, exit.
 
 use std::{
-    fs, io,
+    io,
     io::PipeReader,
     os::unix::process::ExitStatusExt,
     process::{Command, ExitStatus, Stdio},
     time::SystemTime,
 };
 
-use log::{error, info, warn};
+use log::{error, info};
 use nix::sys::signal::Signal;
 
 use super::{Config, capture::Capture, guard, kill};
@@ -23,7 +23,7 @@ pub enum Exit {
     Failed(io::Error),
 }
 
-/// An Envoy that runs; dropping it kills it and removes its bootstrap.
+/// An Envoy that runs; dropping it kills it.
 #[derive(Debug)]
 pub struct Running {
     child: Child,
@@ -122,17 +122,6 @@ impl Running {
     pub fn kill(&mut self) {
         self.asked = true;
         self.child.kill();
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if let Some(path) = &self.config.bootstrap
-            && let Err(error) = fs::remove_file(path)
-            && error.kind() != io::ErrorKind::NotFound
-        {
-            warn!("{} cannot be removed: {error}", path.display());
-        }
     }
 }
 
