@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a measurement that fails has no value to print")]
 #![allow(missing_docs, reason = "nobody links against a bench")]
 
+mod config;
 mod dns;
 mod metrics;
 mod process;
@@ -25,6 +26,7 @@ type Run = for<'a> fn(&'a Bench) -> Pin<Box<dyn Future<Output = Vec<Figure>> + '
 const BENCHES: &[(&str, &str, Run)] = &[
     ("start", start::METHOD, |bench| Box::pin(start::run(bench))),
     ("idle", start::IDLE_METHOD, |bench| Box::pin(start::idle(bench))),
+    ("config", config::METHOD, |bench| Box::pin(config::run(bench))),
     ("push", xds::PUSH_METHOD, |bench| Box::pin(xds::push(bench))),
     ("small", xds::SMALL_METHOD, |bench| Box::pin(xds::small(bench))),
     ("reconnect", xds::RECONNECT_METHOD, |bench| Box::pin(xds::reconnect(bench))),

@@ -16,6 +16,8 @@ mod overlay;
 pub mod platform;
 mod runtime;
 mod stats;
+#[cfg(test)]
+mod tests;
 mod tls;
 mod tracing;
 
@@ -25,6 +27,7 @@ use serde_json::{Map, Value as Json, json};
 
 pub use argv::envoy_args;
 pub use files::{Error, Written, write, write_grpc, write_to};
+pub use overlay::override_json;
 pub use platform::Platform;
 
 use crate::config::{

@@ -1,6 +1,9 @@
 //! `ISTIO_BOOTSTRAP_OVERRIDE`: a YAML or JSON file that Envoy merges over its bootstrap (`--config-yaml`).
 
-use crate::config::{Errors, Vars, yaml::Node};
+use crate::config::{
+    Errors, Vars,
+    yaml::{Node, Value},
+};
 
 const VARIABLE: &str = "ISTIO_BOOTSTRAP_OVERRIDE";
 const PLACEHOLDER: &str = "$(HOST_IP)";
@@ -18,14 +21,19 @@ pub(super) fn read(vars: &Vars, errors: &mut Errors) -> Option<String> {
             return None;
         }
     };
-    let text = with_host_ip(&String::from_utf8_lossy(&bytes), &vars.text_or("HOST_IP", ""));
-    merged_text(&text).map_err(|message| errors.add(VARIABLE, format!("{path}: {message}"))).ok().flatten()
+    let text = String::from_utf8_lossy(&bytes);
+    override_json(&text, &vars.text_or("HOST_IP", ""))
+        .map_err(|message| errors.add(VARIABLE, format!("{path}: {message}")))
+        .ok()
+        .flatten()
 }
 
-/// `text` as JSON; `None` for an empty document.
-fn merged_text(text: &str) -> Result<Option<String>, String> {
-    use crate::config::yaml::Value;
-    let node = Node::parse(text).map_err(|error| error.to_string())?;
+/// An override as JSON, `$(HOST_IP)` filled in; `None` for an empty document.
+///
+/// # Errors
+/// What is wrong with it, and in which line.
+pub fn override_json(text: &str, host_ip: &str) -> Result<Option<String>, String> {
+    let node = Node::parse(&with_host_ip(text, host_ip)).map_err(|error| error.to_string())?;
     match node.value {
         Value::Null => Ok(None),
         Value::Map(_) => Ok(Some(node.to_json().to_string())),
@@ -66,7 +74,7 @@ mod tests {
     use super::*;
 
     fn json(text: &str, host_ip: &str) -> serde_json::Value {
-        let text = merged_text(&with_host_ip(text, host_ip)).unwrap().unwrap();
+        let text = override_json(text, host_ip).unwrap().unwrap();
         serde_json::from_str(&text).unwrap()
     }
 
@@ -85,9 +93,9 @@ mod tests {
 
     #[test]
     fn documents() {
-        assert_eq!(merged_text("# nothing"), Ok(None));
-        assert_eq!(merged_text("a: yes\n"), Ok(Some("{\"a\":true}".to_owned())));
-        assert!(merged_text("'{\"a\": 1}'").unwrap_err().contains("a mapping is wanted, not text"));
-        assert!(merged_text("a: [1").unwrap_err().contains("line"));
+        assert_eq!(override_json("# nothing", ""), Ok(None));
+        assert_eq!(override_json("a: yes\n", ""), Ok(Some("{\"a\":true}".to_owned())));
+        assert!(override_json("'{\"a\": 1}'", "").unwrap_err().contains("a mapping is wanted, not text"));
+        assert!(override_json("a: [1", "").unwrap_err().contains("line"));
     }
 }

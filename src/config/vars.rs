@@ -159,6 +159,15 @@ impl Vars {
         Vars::bare(pairs.into_iter().map(|(name, value)| (name.into(), value.into())).collect())
     }
 
+    /// The same with labels and annotations of a pod.
+    #[cfg(test)]
+    pub(crate) fn with_pod(mut self, labels: &[(&str, &str)], annotations: &[(&str, &str)]) -> Vars {
+        let pairs = |list: &[(&str, &str)]| list.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        self.labels = Some(pairs(labels));
+        self.annotations = Some(pairs(annotations));
+        self
+    }
+
     fn bare(env: BTreeMap<String, String>) -> Vars {
         let layers = Layers::new();
         Vars {

@@ -15,6 +15,10 @@ pub type Target = (&'static str, fn(&[u8]));
 /// Every target; `fuzz/Cargo.toml` names each as a `[[bin]]`, in the same order.
 pub const ALL: &[Target] = &[
     ("go_duration", config::go_duration),
+    ("proxy_config", config::proxy_config),
+    ("mesh_yaml", config::mesh_yaml),
+    ("downward_api", config::downward_api),
+    ("bootstrap_override", config::bootstrap_override),
     ("dns_query", dns::dns_query),
     ("dns_answer", dns::dns_answer),
     ("dns_table", dns::dns_table),

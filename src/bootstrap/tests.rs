@@ -1,0 +1,138 @@
+//! Properties of the bootstrap as a whole; `tests/golden` holds what is in it.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use serde_json::Value as Json;
+
+use super::*;
+
+fn document(vars: &Vars) -> Result<Json, Errors> {
+    let bootstrap = Config::from_vars(vars)?.document(&Surroundings::default());
+    // What Envoy reads is the text.
+    Ok(serde_json::from_str(&bootstrap.to_string()).unwrap())
+}
+
+/// Text with everything that could break a template, a quoted string or a path.
+fn any_text() -> impl Strategy<Value = String> {
+    "[ -~äß☃\\\\\"'{}$`\n\t\r\u{0}\u{7f}\u{2028}]{0,24}"
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_text_comes_out_as_it_went_in(
+        pod in any_text(),
+        meta in any_text(),
+        label in any_text(),
+        annotation in any_text(),
+        prefix in "[a-z\\\\\"'{}☃]{1,8}",
+        tag in "[a-z\\\\\"'{}☃]{1,8}",
+    ) {
+        let vars = Vars::from_pairs([("POD_NAME", pod.as_str()), ("ISTIO_META_ANY", meta.as_str())]).with_pod(
+            &[("any", &label)],
+            &[
+                ("any", &annotation),
+                ("sidecar.istio.io/statsInclusionPrefixes", &prefix),
+                ("sidecar.istio.io/extraStatTags", &tag),
+            ],
+        );
+        let bootstrap = document(&vars).unwrap();
+        let metadata = &bootstrap["node"]["metadata"];
+        prop_assert_eq!(metadata["NAME"].as_str().unwrap_or_default(), pod);
+        prop_assert_eq!(metadata["ANY"].as_str().unwrap_or_default(), meta);
+        prop_assert_eq!(&metadata["LABELS"]["any"], &label);
+        prop_assert_eq!(&metadata["ANNOTATIONS"]["any"], &annotation);
+        let patterns = bootstrap["stats_config"]["stats_matcher"]["inclusion_list"]["patterns"].to_string();
+        let wanted = json!({"prefix": prefix}).to_string();
+        prop_assert!(patterns.contains(&wanted), "no {} in {}", wanted, patterns);
+        let tags = bootstrap["stats_config"]["stats_tags"].as_array().unwrap();
+        prop_assert!(tags.iter().any(|known| known["tag_name"] == tag.as_str()));
+    }
+
+    #[test]
+    fn any_environment_gives_a_bootstrap_or_an_error_with_its_source(
+        env in proptest::collection::btree_map(variable(), any_text(), 0..6),
+    ) {
+        let vars = Vars::from_pairs(env);
+        if let Err(errors) = document(&vars) {
+            prop_assert!(errors.0.iter().all(|error| !error.source.is_empty() && !error.message.is_empty()));
+        }
+    }
+}
+
+/// Names of variables that the bootstrap reads.
+fn variable() -> impl Strategy<Value = String> {
+    proptest::sample::select(vec![
+        "ISTIO_META_ENABLE_HBONE",
+        "ISTIO_META_POD_PORTS",
+        "ISTIO_METAJSON_LABELS",
+        "ISTIO_META_LABELS",
+        "ISTIO_METAJSON_X",
+        "ISTIO_META_LOAD_STATS_CONFIG_JSON",
+        "ENVOY_STATUS_PORT",
+        "WORKLOAD_IDENTITY_SOCKET_FILE",
+        "DNS_PROXY_ADDR",
+        "HOST_IP",
+        "PEER_METADATA_DISCOVERY",
+        "ISTIO_META_ENVOY_STATUS_PORT",
+        "GRPC_XDS_BOOTSTRAP",
+        "OUTPUT_CERTS",
+    ])
+    .prop_map(str::to_owned)
+}
+
+#[test]
+fn the_address_family_follows_the_addresses() {
+    let of = |addresses: &[&str], dual_stack| {
+        let addresses: Vec<IpAddr> = addresses.iter().map(|ip| ip.parse().unwrap()).collect();
+        let family = Family::of(&addresses, dual_stack);
+        (family.localhost, family.additional.map(|(localhost, _)| localhost), family.dns)
+    };
+    assert_eq!(of(&[], true), ("127.0.0.1", None, "V4_ONLY"));
+    assert_eq!(of(&["10.0.0.1"], true), ("127.0.0.1", None, "V4_ONLY"));
+    assert_eq!(of(&["fd00::1"], true), ("::1", None, "V6_ONLY"));
+    assert_eq!(of(&["fd00::1", "10.0.0.1"], false), ("127.0.0.1", None, "V4_ONLY"));
+    assert_eq!(of(&["fd00::1", "10.0.0.1"], true), ("::1", Some("127.0.0.1"), "ALL"));
+    assert_eq!(of(&["10.0.0.1", "fd00::1"], true), ("127.0.0.1", Some("::1"), "ALL"));
+    assert_eq!(of(&["fe80::1", "10.0.0.1"], true), ("127.0.0.1", Some("::1"), "ALL"));
+}
+
+#[test]
+fn labels_of_a_virtual_machine() {
+    let vars = Vars::from_pairs([("ISTIO_METAJSON_LABELS", "{\"a\": \"1\", \"n\": 5}")]);
+    let platform = Platform {
+        labels: BTreeMap::from([("a".to_owned(), "cloud".to_owned()), ("b".to_owned(), "2".to_owned())]),
+        locality: ["r", "z", ""].map(str::to_owned),
+        ..Platform::default()
+    };
+    let config = Config::from_vars(&vars).unwrap();
+    let bootstrap = config.document(&Surroundings { platform, ..Surroundings::default() });
+    let node = &bootstrap["node"];
+    let labels = json!({"a": "cloud", "n": "", "b": "2"});
+    assert_eq!(node["metadata"]["STATIC_LABELS"], labels);
+    assert_eq!(node["metadata"]["LABELS"], labels);
+    assert_eq!(node["metadata"]["n"], 5);
+    assert_eq!(node["locality"], json!({"region": "r", "zone": "z"}));
+    assert!(vars.warnings().iter().any(|warning| warning.contains("ISTIO_METAJSON_LABELS")));
+}
+
+#[test]
+fn refused_settings_name_their_source() {
+    for (name, value, named) in [
+        ("ISTIO_META_ENABLE_HBONE", "maybe", "ENABLE_HBONE"),
+        ("ISTIO_META_POD_PORTS", "8080", "POD_PORTS"),
+        ("ISTIO_META_POD_PORTS", "[{\"containerPort\": \"http\"}]", "POD_PORTS"),
+        ("ISTIO_META_POD_PORTS", "[7]", "POD_PORTS"),
+        ("ISTIO_METAJSON_P", "{\"POD_PORTS\": []}", "POD_PORTS"),
+        ("ISTIO_META_ENVOY_STATUS_PORT", "15021", "ENVOY_STATUS_PORT"),
+        ("ISTIO_META_LABELS", "a", "LABELS"),
+        ("ENVOY_STATUS_PORT", "70000", "ENVOY_STATUS_PORT"),
+        ("WORKLOAD_IDENTITY_SOCKET_FILE", "a/b", "WORKLOAD_IDENTITY_SOCKET_FILE"),
+        ("ISTIO_META_LOAD_STATS_CONFIG_JSON", "{", "LOAD_STATS_CONFIG_JSON"),
+    ] {
+        let errors = document(&Vars::from_pairs([(name, value)])).unwrap_err().to_string();
+        assert!(errors.contains(named), "{name}={value}: {errors}");
+    }
+}
