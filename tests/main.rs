@@ -14,6 +14,7 @@ mod fuzz;
 mod golden;
 mod identity;
 mod lifecycle;
+mod status;
 #[allow(dead_code, reason = "benches use it as well, and other parts of it")]
 mod support;
 mod wasm;
