@@ -18,13 +18,17 @@ pub(super) fn variable(name: &str, value: &str) -> String {
     } else if is_secret(name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
         HIDDEN.to_owned()
     } else {
-        without_password(value)
+        without_password(name, value)
     }
 }
 
-/// `http://user:password@proxy` without who and what.
-fn without_password(value: &str) -> String {
+/// `http://user:password@proxy` without who and what; proxies are also written without scheme.
+fn without_password(name: &str, value: &str) -> String {
     match value.split_once("://") {
+        None if name.to_ascii_lowercase().ends_with("_proxy") && value.contains('@') => {
+            let (_, host) = value.split_once('@').unwrap_or_default();
+            format!("{HIDDEN}@{host}")
+        }
         Some((scheme, rest)) if rest.split('/').next().is_some_and(|authority| authority.contains('@')) => {
             let (_, host) = rest.split_once('@').unwrap_or_default();
             format!("{scheme}://{HIDDEN}@{host}")
@@ -90,6 +94,7 @@ mod tests {
             ("DB_PASSWORD", "", ""),
             ("HTTPS_PROXY", "http://u:s3cret@proxy:3128/x", "http://…@proxy:3128/x"),
             ("HTTPS_PROXY", "http://proxy:3128/@", "http://proxy:3128/@"),
+            ("http_proxy", "u:s3cret@proxy:3128", "…@proxy:3128"),
             ("ISTIO_META_TLS_CLIENT_KEY", "/etc/key.pem", "/etc/key.pem"),
         ] {
             assert_eq!(variable(name, value), shown, "{name}");
