@@ -10,7 +10,10 @@ use footman::{
     base::{Gates, Trigger},
     config::Vars,
     dns::{Config, Dns, Names, message},
-    net::resolve::{exchange::framed, frame},
+    net::resolve::{
+        exchange::{self, framed},
+        frame,
+    },
     proto::istio::networking::nds::v1::{NameTable as Wire, name_table::NameInfo},
     telemetry::metrics::Registry,
     wires::{NameTable, NamesPublisher, names},
@@ -429,6 +432,24 @@ async fn no_server_is_servfail_at_once_also_when_the_only_one_is_ourselves() {
         assert_eq!(read(&itself.ask(&query(1, "a.example")).await).0, RCODE::ServerFailure);
         assert_eq!(itself.metric("dns_requests_total"), 1.0, "it asked itself");
     }
+}
+
+#[tokio::test]
+async fn queries_that_are_redirected_back_go_round_once() {
+    // What a redirection of port 53 does that does not exempt the agent: our own datagram comes back to us, with its source.
+    let hop = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let server = Server { address: hop.local_addr().unwrap(), seen: Arc::default() };
+    let proxy = Proxy::start(&[&server], &[("DNS_FORWARD_TIMEOUT", "300ms")]).await;
+    let socket = client(proxy.udp).await;
+    socket.send(&query(1, "a.example")).await.unwrap();
+    let mut buffer = [0; 512];
+    let (length, from) = within("the forwarded query", hop.recv_from(&mut buffer)).await.unwrap();
+    assert!(exchange::is_ours(from, &buffer[..length]));
+    buffer[1] ^= 1;
+    assert!(!exchange::is_ours(from, &buffer[..length]), "another id is another query");
+    assert_eq!(read(&receive(&socket).await).0, RCODE::ServerFailure);
+    buffer[1] ^= 1;
+    assert!(!exchange::is_ours(from, &buffer[..length]), "it is over");
 }
 
 #[tokio::test]

@@ -9,27 +9,30 @@ use crate::wires::NameEntry;
 
 /// The table in force with every generated name, as proto3 JSON of `NameTable`, keys sorted.
 pub fn ndsz(index: &Index) -> String {
-    let mut members: Vec<(Vec<u8>, String)> =
-        index.table().iter().map(|entry| (entry.host.into(), received(&entry))).collect();
-    index.each_name(|name, entry| members.push((name, generated(entry))));
-    // A received entry comes before a generated one of the same name; of two received ones the later counts.
-    let received = index.table().len();
-    let mut order: Vec<usize> = (0..members.len()).collect();
-    order.sort_by_key(|at| (&members[*at].0, *at >= received, usize::MAX - at));
-    order.dedup_by_key(|at| &members[*at].0);
+    let mut members: Vec<(Vec<u8>, Member<'_>)> =
+        index.table().iter().map(|entry| (entry.host.into(), Member { entry, generated: false })).collect();
+    // Of entries with the same host the last one counts, and each before a generated one of that name.
+    members.reverse();
+    index.each_name(|name, entry| members.push((name, Member { entry: *entry, generated: true })));
+    members.sort_by(|(a, _), (b, _)| a.cmp(b));
+    members.dedup_by(|(later, _), (earlier, _)| later == earlier);
     let mut out = String::from("{");
-    for at in order {
-        let (name, info) = &members[at];
+    for (name, member) in &members {
         out.push_str(if out.len() == 1 { "\"table\":{" } else { "," });
         out.push_str(&quoted(&String::from_utf8_lossy(name)));
         out.push(':');
-        out.push_str(info);
+        out.push_str(&if member.generated { generated(&member.entry) } else { received(&member.entry) });
     }
     if out.len() > 1 {
         out.push('}');
     }
     out.push('}');
     out
+}
+
+struct Member<'a> {
+    entry: NameEntry<'a>,
+    generated: bool,
 }
 
 /// How many hosts and names, which servers, how many kept answers.

@@ -100,7 +100,10 @@ impl Forwarder {
                 biased;
                 () = async { sleep_until(next.unwrap_or_else(Instant::now)).await }, if next.is_some() => {}
                 (server, result) = first(&mut running) => {
-                    self.servers().note(server, result.is_ok(), Instant::now());
+                    match &result {
+                        Err(error) if !is_of_server(error) => {}
+                        _ => self.servers().note(server, result.is_ok(), Instant::now()),
+                    }
                     match result {
                         Ok(reply) if is_usable(&reply) => return Some(reply),
                         Ok(reply) => failing = failing.or(Some(reply)),
@@ -132,6 +135,23 @@ async fn ask(
         },
     };
     if frame::is_whole(&reply) { Ok(reply) } else { Err(io::Error::new(ErrorKind::InvalidData, "broken answer")) }
+}
+
+/// Whether the server is to blame, not this machine, which may have no descriptors left.
+fn is_of_server(error: &io::Error) -> bool {
+    use ErrorKind::{
+        ConnectionRefused, ConnectionReset, HostUnreachable, InvalidData, NetworkUnreachable, TimedOut, UnexpectedEof,
+    };
+    matches!(
+        error.kind(),
+        ConnectionRefused
+            | ConnectionReset
+            | HostUnreachable
+            | InvalidData
+            | NetworkUnreachable
+            | TimedOut
+            | UnexpectedEof
+    )
 }
 
 /// Whether another server could not do better: "no such name" is an answer, "I cannot" is none.

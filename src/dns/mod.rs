@@ -4,6 +4,7 @@
 //! resolve while Envoy drains. It never talks to istiod or Envoy itself.
 
 pub mod answer;
+mod bounds;
 pub mod cache;
 mod config;
 pub mod debug;
@@ -22,13 +23,17 @@ mod udp;
 pub mod view;
 
 use std::{
+    convert::Infallible,
     fmt, io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     path::PathBuf,
     sync::Arc,
 };
 
-use nix::sys::resource::{Resource, getrlimit};
+use nix::{
+    errno::Errno,
+    sys::resource::{Resource, getrlimit},
+};
 use tokio::{
     net::TcpListener,
     task::{JoinSet, yield_now},
@@ -50,11 +55,16 @@ use service::Service;
 use table::{Builder, Index};
 use view::View;
 
+/// The host of DNS_PROXY_ADDR that means the loopback addresses of the families in use.
+const LOCALHOST: &str = "localhost";
 /// Entries indexed before other tasks have their turn: about 100 µs.
 const SLICE: usize = 256;
-/// Queries that may wait for servers at a time, and the share of all descriptors that their sockets may take.
-const MAX_FORWARDS: u64 = 4096;
+/// Queries that may wait for servers at a time, and connections at a time of one listener.
+const MAX_FORWARDS: usize = 4096;
+const MAX_CONNECTIONS: usize = 1024;
+/// What share of all descriptors they may take: a half, an eighth.
 const FORWARDS_SHARE: u64 = 2;
+const CONNECTIONS_SHARE: u64 = 8;
 
 /// A DNS proxy whose sockets are bound.
 pub struct Dns {
@@ -106,14 +116,22 @@ impl Dns {
         let mut sockets = Vec::new();
         for listen in &config.listen {
             for address in resolve(listen, servers.families()).await? {
-                sockets.push(Sockets::bind(address).await.map_err(|error| Error::Listen(address.to_string(), error))?);
+                match Sockets::bind(address).await {
+                    Ok(bound) => sockets.push(bound),
+                    // resolv.conf names a server of a family that this machine has not: nobody can ask us over it either.
+                    Err(error) if is_missing(&error) && listen.host == LOCALHOST && address.is_ipv6() => {
+                        log::warn!(target: "dns", "not listening on {address}: {error}");
+                    }
+                    Err(error) => return Err(Error::Listen(address.to_string(), error)),
+                }
             }
         }
         let own: Vec<SocketAddr> =
             sockets.iter().flat_map(|sockets| [sockets.address.udp, sockets.address.tcp]).collect();
         servers.exclude(&own);
         let forwarder = Forwarder::new(servers, config.forward);
-        let service = Arc::new(Service::new(&config, forwarder, Metrics::new(registry), room()));
+        let service =
+            Arc::new(Service::new(&config, forwarder, Metrics::new(registry), share(FORWARDS_SHARE, MAX_FORWARDS)));
         service.refresh();
         Ok(Dns { service, view: config.view, pointers: config.pointers, sockets, names, gate })
     }
@@ -131,27 +149,18 @@ impl Dns {
     /// Serves until the drain.
     ///
     /// # Errors
-    /// When a socket fails for good.
-    pub async fn run(self, mut drain: Drain) -> Result<(), Error> {
+    /// None: sockets that are bound stay so.
+    pub async fn run(self, mut drain: Drain) -> Result<(), Infallible> {
         let Dns { service, view, pointers, sockets, mut names, gate } = self;
-        let mut loops: JoinSet<Result<(), Error>> = JoinSet::new();
-        for Sockets { udp, tcp, address } in sockets {
-            let (of_udp, of_tcp, until, until_too) = (service.clone(), service.clone(), drain.clone(), drain.clone());
-            loops.spawn(async move {
-                udp.serve(of_udp, until).await.map_err(|error| Error::Listen(address.udp.to_string(), error))
-            });
-            loops.spawn(async move {
-                tcp::serve(tcp, of_tcp, until_too).await;
-                Ok(())
-            });
+        let mut loops = JoinSet::new();
+        let connections = share(CONNECTIONS_SHARE, MAX_CONNECTIONS);
+        for Sockets { udp, tcp, .. } in sockets {
+            loops.spawn(udp.serve(service.clone(), drain.clone()));
+            loops.spawn(tcp::serve(tcp, connections, service.clone(), drain.clone()));
         }
         loop {
             tokio::select! {
                 () = drain.started() => return Ok(()),
-                Some(ended) = loops.join_next() => match ended {
-                    Ok(result) => result?,
-                    Err(panic) => return Err(Error::Listen("a socket".into(), io::Error::other(panic))),
-                },
                 Some(update) = names.next() => {
                     let table = match update.table {
                         Some(table) => Some(table),
@@ -209,7 +218,7 @@ async fn resolve(listen: &Listen, families: (bool, bool)) -> Result<Vec<SocketAd
     match &*listen.host {
         "" if ipv6_exists() => Ok(vec![at(Ipv6Addr::UNSPECIFIED.into())]),
         "" => Ok(vec![at(Ipv4Addr::UNSPECIFIED.into())]),
-        "localhost" => Ok(match families {
+        LOCALHOST => Ok(match families {
             (true, true) => vec![at(v4), at(v6)],
             (false, true) => vec![at(v6)],
             _ => vec![at(v4)],
@@ -222,14 +231,19 @@ async fn resolve(listen: &Listen, families: (bool, bool)) -> Result<Vec<SocketAd
     }
 }
 
+/// Whether an address cannot be bound because this machine has none of its kind.
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.raw_os_error().map(Errno::from_raw), Some(Errno::EADDRNOTAVAIL | Errno::EAFNOSUPPORT))
+}
+
 fn ipv6_exists() -> bool {
     std::net::UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).is_ok()
 }
 
-/// How many queries may wait for servers at a time: each has a socket.
-fn room() -> usize {
+/// One part in `parts` of the descriptors that this process may have, at most `most`.
+fn share(parts: u64, most: usize) -> usize {
     let (descriptors, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((1024, 1024));
-    (descriptors / FORWARDS_SHARE).min(MAX_FORWARDS) as usize
+    usize::try_from(descriptors / parts).unwrap_or(most).min(most)
 }
 
 impl fmt::Display for Error {

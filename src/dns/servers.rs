@@ -38,6 +38,7 @@ pub struct Servers {
     /// Addresses that are ourselves.
     own: Vec<SocketAddr>,
     conf: Conf,
+    families: (bool, bool),
     stamp: Option<Stamp>,
     looked: Instant,
     penalties: Vec<(SocketAddr, Instant)>,
@@ -64,12 +65,15 @@ impl Servers {
             instead: Vec::new(),
             own: Vec::new(),
             conf: Conf::default(),
+            families: (false, false),
             stamp: None,
             looked: Instant::now(),
             penalties: Vec::new(),
             turn: random_u64() as u16 as usize,
         };
         servers.stamp = Some(servers.stamp());
+        let named = Conf::load(path)?.servers;
+        servers.families = (named.iter().any(SocketAddr::is_ipv4), named.iter().any(SocketAddr::is_ipv6));
         servers.conf = servers.read()?;
         Ok(servers)
     }
@@ -84,10 +88,9 @@ impl Servers {
         self.own = own.to_vec();
     }
 
-    /// The families of the servers in the file: (some IPv4, some IPv6).
+    /// The families of the servers in the file, whoever stands behind them: (some IPv4, some IPv6).
     pub fn families(&self) -> (bool, bool) {
-        let any = |family: fn(&SocketAddr) -> bool| self.conf.servers.iter().any(family);
-        (any(SocketAddr::is_ipv4), any(SocketAddr::is_ipv6))
+        self.families
     }
 
     /// `options` of the file.

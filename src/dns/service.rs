@@ -1,15 +1,16 @@
 //! What becomes of a message, whichever way it came: answered from the table, from kept answers, or by the servers behind us.
 //! Called by `udp` and `tcp`, which do the reading and writing.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore},
-    time::Instant,
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
+
+use tokio::time::Instant;
 
 use super::{
     answer::{A, AAAA, IN, PTR, Writer},
+    bounds::{Bounds, Room},
     cache::{Cache, Cached},
     debug, fit,
     forward::Forwarder,
@@ -18,7 +19,10 @@ use super::{
     pointer,
     table::{Hit, Index, MAX_TEXT},
 };
-use crate::net::resolve::frame::{self, rcode};
+use crate::net::resolve::{
+    exchange,
+    frame::{self, rcode},
+};
 
 /// Shared by all sockets.
 pub struct Service {
@@ -27,7 +31,7 @@ pub struct Service {
     cache: Option<Mutex<Cache>>,
     pub(super) metrics: Metrics,
     forward_before_table: bool,
-    room: Arc<Semaphore>,
+    bounds: Arc<Bounds>,
 }
 
 /// What local answers need.
@@ -55,7 +59,7 @@ pub struct Pending {
     /// The mesh knows the name, if not data of this type.
     known: bool,
     stale: Option<Vec<u8>>,
-    _room: OwnedSemaphorePermit,
+    _room: Room,
 }
 
 impl Service {
@@ -68,12 +72,12 @@ impl Service {
             cache: config.cache.map(|policy| Mutex::new(Cache::new(policy))),
             metrics,
             forward_before_table: config.forward_before_table,
-            room: Arc::new(Semaphore::new(room)),
+            bounds: Bounds::new(room),
         }
     }
 
-    /// Decides on one message; a reply that is known at once is written to `out`.
-    pub fn take(&self, bytes: &[u8], transport: Transport, out: &mut Vec<u8>) -> Step {
+    /// Decides on one message of `client`; a reply that is known at once is written to `out`.
+    pub fn take(&self, bytes: &[u8], client: SocketAddr, transport: Transport, out: &mut Vec<u8>) -> Step {
         let query = match message::read(bytes) {
             Message::Drop => return Step::Silence,
             Message::Refuse(code, opcode) => {
@@ -95,6 +99,11 @@ impl Service {
             Local::Other { known } => known,
         };
         self.metrics.misses.inc();
+        if exchange::is_ours(client, bytes) {
+            // Redirected back to us: forwarding it again would go on until there are no descriptors left.
+            query.reply(out, rcode::SERVFAIL);
+            return Step::Reply;
+        }
         let stale = match self.kept(&query) {
             Cached::Fresh(reply) => {
                 self.metrics.cache_hits.inc();
@@ -104,9 +113,9 @@ impl Service {
             Cached::Stale(reply) => Some(reply),
             Cached::Nothing => None,
         };
-        match self.room.clone().try_acquire_owned() {
-            Ok(room) => Step::Forward(Pending { query: query.bytes.to_vec(), transport, known, stale, _room: room }),
-            Err(_) => {
+        match self.bounds.admit(client) {
+            Some(room) => Step::Forward(Pending { query: query.bytes.to_vec(), transport, known, stale, _room: room }),
+            None => {
                 self.metrics.overload.inc();
                 query.reply(out, rcode::SERVFAIL);
                 Step::Reply

@@ -135,7 +135,7 @@ impl Index {
     }
 
     /// Calls `each` with every name, its final dot included, and the entry that answers it.
-    pub fn each_name(&self, mut each: impl FnMut(Vec<u8>, &NameEntry<'_>)) {
+    pub fn each_name<'a>(&'a self, mut each: impl FnMut(Vec<u8>, &NameEntry<'a>)) {
         for slot in self.slots.iter().filter(|slot| slot.entry != EMPTY) {
             let entry = self.table.entry(slot.entry as usize);
             let mut name = self.view.pieces(&entry, slot.form).concat();

@@ -3,7 +3,7 @@
 //! A connection that asks nothing is closed, one that asks faster than the servers behind us answer is read no further, and so is
 //! one that does not take its answers.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -19,8 +19,6 @@ use super::{
 };
 use crate::{base::Drain, net::resolve::exchange::framed};
 
-/// Connections at a time; more wait in the kernel until one ends.
-const MAX_CONNECTIONS: usize = 1024;
 /// Queries of one connection that may wait for servers.
 const MAX_PENDING: usize = 128;
 /// How long a new connection may take to ask; Istio's 2 s are short for a busy client.
@@ -34,9 +32,9 @@ const READ: usize = 2048;
 /// Pause after a failed accept, which mostly means that there are no descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Accepts connections until the drain.
-pub async fn serve(listener: TcpListener, service: Arc<Service>, mut drain: Drain) {
-    let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+/// Accepts connections until the drain: `most` at a time, more wait in the kernel until one ends.
+pub async fn serve(listener: TcpListener, most: usize, service: Arc<Service>, mut drain: Drain) {
+    let room = Arc::new(Semaphore::new(most));
     let mut connections = JoinSet::new();
     loop {
         let accept = async {
@@ -52,14 +50,14 @@ pub async fn serve(listener: TcpListener, service: Arc<Service>, mut drain: Drai
             Ok((stream, peer)) => {
                 let service = service.clone();
                 connections.spawn(async move {
-                    if let Err(error) = Connection::new(stream).run(service).await {
+                    if let Err(error) = Connection::new(stream, peer).run(service).await {
                         log::debug!(target: "dns", "{peer}: {error}");
                     }
                     drop(room);
                 });
             }
             Err(error) => {
-                log::warn!(target: "dns", "cannot accept a connection: {error}");
+                log::debug!(target: "dns", "cannot accept a connection: {error}");
                 sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -68,6 +66,7 @@ pub async fn serve(listener: TcpListener, service: Arc<Service>, mut drain: Drai
 
 struct Connection {
     stream: TcpStream,
+    peer: SocketAddr,
     /// Bytes read and not yet taken for a message.
     unread: Vec<u8>,
     /// Answers not yet written, with their lengths.
@@ -76,8 +75,8 @@ struct Connection {
 }
 
 impl Connection {
-    fn new(stream: TcpStream) -> Connection {
-        Connection { stream, unread: Vec::new(), unsent: Vec::new(), pending: JoinSet::new() }
+    fn new(stream: TcpStream, peer: SocketAddr) -> Connection {
+        Connection { stream, peer, unread: Vec::new(), unsent: Vec::new(), pending: JoinSet::new() }
     }
 
     async fn run(mut self, service: Arc<Service>) -> io::Result<()> {
@@ -113,7 +112,7 @@ impl Connection {
         while self.pending.len() < MAX_PENDING
             && let Some(message) = message(&self.unread[at..])
         {
-            match service.take(message, Transport::Tcp, &mut reply) {
+            match service.take(message, self.peer, Transport::Tcp, &mut reply) {
                 Step::Silence => {}
                 Step::Reply => self.unsent.extend(framed(&reply)?),
                 Step::Forward(pending) => {

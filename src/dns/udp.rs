@@ -8,24 +8,25 @@ use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, SocketAddrV6},
     os::fd::AsRawFd,
     sync::Arc,
+    time::Duration,
 };
 
 use nix::{
     libc,
     sys::socket::{self, ControlMessage, ControlMessageOwned, MsgFlags, SockaddrStorage, setsockopt, sockopt},
 };
-use tokio::{io::Interest, net::UdpSocket, task::JoinSet};
+use tokio::{io::Interest, net::UdpSocket, task::JoinSet, time::sleep};
 
 use super::{
     message::Transport,
     service::{Service, Step},
 };
-use crate::base::Drain;
+use crate::{base::Drain, net::resolve::exchange};
 
 /// Datagrams that are answered before other tasks have their turn.
 const BATCH: usize = 64;
-/// Longest datagram.
-const MAX_DATAGRAM: usize = 65_535;
+/// Pause after an error of the socket, none of which lasts.
+const ERROR_PAUSE: Duration = Duration::from_millis(100);
 /// Datagrams may wait in the kernel while the thread is busy elsewhere; it gives as much of this as net.core.rmem_max allows.
 const RECEIVE_BUFFER: usize = 4 << 20;
 
@@ -79,36 +80,37 @@ impl Socket {
     }
 
     /// Answers queries until the drain.
-    ///
-    /// # Errors
-    /// When the socket itself fails.
-    pub async fn serve(self, service: Arc<Service>, mut drain: Drain) -> io::Result<()> {
+    pub async fn serve(self, service: Arc<Service>, mut drain: Drain) {
         let socket = Arc::new(self);
         let mut forwards = JoinSet::new();
-        let (mut datagram, mut reply) = (vec![0; MAX_DATAGRAM], Vec::new());
+        let mut reply = Vec::new();
         loop {
             tokio::select! {
-                () = drain.started() => return Ok(()),
-                ready = socket.socket.readable() => ready?,
+                () = drain.started() => return,
+                _ = socket.socket.readable() => {}
                 Some(_) = forwards.join_next() => continue,
             }
             for _ in 0..BATCH {
-                let (length, peer) = match socket.receive(&mut datagram) {
-                    Ok(received) => received,
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                    // An earlier answer found nobody at the client's port.
-                    Err(error) if error.kind() == ErrorKind::ConnectionRefused => continue,
-                    Err(error) => return Err(error),
-                };
-                match service.take(&datagram[..length], Transport::Udp, &mut reply) {
-                    Step::Silence => {}
-                    Step::Reply => socket.send(&reply, peer).await,
-                    Step::Forward(pending) => {
+                let taken = exchange::with_datagram(|datagram| {
+                    let (length, peer) = socket.receive(datagram)?;
+                    let step = service.take(&datagram[..length], peer.address, Transport::Udp, &mut reply);
+                    io::Result::Ok((step, peer))
+                });
+                match taken {
+                    Ok((Step::Silence, _)) => {}
+                    Ok((Step::Reply, peer)) => socket.send(&reply, peer).await,
+                    Ok((Step::Forward(pending), peer)) => {
                         let (service, socket) = (service.clone(), socket.clone());
                         forwards.spawn(async move {
                             let reply = service.forward(pending).await;
                             socket.send(&reply, peer).await;
                         });
+                    }
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                    Err(error) => {
+                        log::debug!(target: "dns", "cannot receive: {error}");
+                        sleep(ERROR_PAUSE).await;
+                        break;
                     }
                 }
             }

@@ -5,6 +5,7 @@
 
 use std::{
     cell::RefCell,
+    collections::HashSet,
     io::{self, ErrorKind},
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     os::fd::AsRawFd,
@@ -20,8 +21,8 @@ use tokio::{
 use super::frame;
 use crate::base::random_u64;
 
-/// Largest datagram and largest message over TCP.
-const MAX_MESSAGE: usize = 65_535;
+/// Room for the largest datagram, and then some: musl maps so large an allocation, and only the pages in use take memory.
+const DATAGRAM_ROOM: usize = 128 << 10;
 /// A datagram that got no answer for this long is taken for lost, where there is time to send another.
 const RESEND: Duration = Duration::from_secs(1);
 
@@ -30,7 +31,37 @@ const NEWS: Interest = Interest::READABLE.add(Interest::ERROR);
 
 thread_local! {
     /// Where datagrams arrive before they are copied at their true length: answers in flight then cost no 64 KiB each.
-    static DATAGRAM: RefCell<Box<[u8]>> = RefCell::new(vec![0; MAX_MESSAGE].into_boxed_slice());
+    static DATAGRAM: RefCell<Box<[u8]>> = RefCell::new(vec![0; DATAGRAM_ROOM].into_boxed_slice());
+
+    /// Queries under way, by (port, id). A query that comes to us from such a port with that id is one of our own.
+    static UNDER_WAY: RefCell<HashSet<(u16, u16)>> = RefCell::default();
+}
+
+/// A query under way, until it is dropped.
+struct UnderWay((u16, u16));
+
+impl UnderWay {
+    fn new(local: SocketAddr, query: &[u8]) -> UnderWay {
+        let mark = (local.port(), frame::id(query).unwrap_or_default());
+        UNDER_WAY.with_borrow_mut(|marks| marks.insert(mark));
+        UnderWay(mark)
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        UNDER_WAY.with_borrow_mut(|marks| marks.remove(&self.0));
+    }
+}
+
+/// Whether a message that came from `peer` is one that we sent out ourselves: redirected back to us, it would go round for ever.
+pub fn is_ours(peer: SocketAddr, message: &[u8]) -> bool {
+    frame::id(message).is_some_and(|id| UNDER_WAY.with_borrow(|marks| marks.contains(&(peer.port(), id))))
+}
+
+/// Lends the buffer for datagrams, which all sockets of a thread share; not to be nested.
+pub fn with_datagram<T>(work: impl FnOnce(&mut [u8]) -> T) -> T {
+    DATAGRAM.with_borrow_mut(|buffer| work(buffer))
 }
 
 /// Asks over UDP: up to `sends` datagrams within `patience`, from one socket. The reply carries the id of `query`.
@@ -45,6 +76,7 @@ pub async fn udp(server: SocketAddr, query: &[u8], sends: u32, patience: Duratio
     };
     let socket = UdpSocket::bind(any).await?;
     socket.connect(server).await?;
+    let _under_way = UnderWay::new(socket.local_addr()?, &query);
     let (start, sends) = (Instant::now(), sends.max(1));
     let spacing = (patience / sends).min(RESEND);
     for send in 1..=sends {
@@ -71,6 +103,7 @@ pub async fn tcp(server: SocketAddr, query: &[u8], patience: Duration) -> io::Re
     let exchange = async {
         let mut stream = TcpStream::connect(server).await?;
         stream.set_nodelay(true)?;
+        let _under_way = UnderWay::new(stream.local_addr()?, &query);
         stream.write_all(&framed(&query)?).await?;
         let length = stream.read_u16().await?;
         let mut reply = vec![0; usize::from(length)];
@@ -101,7 +134,7 @@ pub fn framed(message: &[u8]) -> io::Result<Vec<u8>> {
 async fn receive(socket: &UdpSocket, query: &[u8]) -> io::Result<Vec<u8>> {
     loop {
         let received = socket.async_io(NEWS, || {
-            DATAGRAM.with_borrow_mut(|buffer| {
+            with_datagram(|buffer| {
                 let length = recv(socket.as_raw_fd(), buffer, MsgFlags::MSG_DONTWAIT)?;
                 let reply = &buffer[..length];
                 Ok(frame::answers(query, reply).then(|| reply.to_vec()))

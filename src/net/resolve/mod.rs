@@ -73,12 +73,17 @@ impl Resolver {
             return Ok(listed);
         }
         let conf = self.conf()?;
+        let mut failure = None;
         for name in candidates(host, &conf) {
-            if let Verdict::Found(addresses) = ask_both_families(&conf, &name).await? {
-                return Ok(addresses);
+            match ask_both_families(&conf, &name).await {
+                Ok(Verdict::Found(addresses)) => return Ok(addresses),
+                Ok(Verdict::Absent) => {}
+                // The servers are there, but cannot tell of this name; of the next they perhaps can.
+                Err(error) if error.kind() == ErrorKind::InvalidData => failure = failure.or(Some(error)),
+                Err(error) => return Err(error),
             }
         }
-        Err(io::Error::new(ErrorKind::NotFound, format!("{host}: no such host")))
+        Err(failure.unwrap_or_else(|| io::Error::new(ErrorKind::NotFound, format!("{host}: no such host"))))
     }
 
     fn conf(&self) -> io::Result<Conf> {

@@ -173,6 +173,20 @@ async fn truncated_answer_is_fetched_over_tcp() {
 }
 
 #[tokio::test]
+async fn a_name_that_servers_cannot_tell_does_not_end_the_search() {
+    let port = server(|query, _| {
+        let (name, v4) = asked(query);
+        Some(match name == "istiod.here.example" {
+            true => reply(query, RCODE::NoError, if v4 { &["10.0.0.1"] } else { &[] }),
+            false => reply(query, RCODE::ServerFailure, &[]),
+        })
+    })
+    .await;
+    let (resolver, _dir) = resolver("search broken.example here.example", "", port);
+    assert_eq!(texts(&resolver.lookup("istiod").await.unwrap()), ["10.0.0.1"]);
+}
+
+#[tokio::test]
 async fn failing_server_is_an_error_that_names_it() {
     let port = server(|query, _| Some(reply(query, RCODE::ServerFailure, &[]))).await;
     let (resolver, _dir) = resolver("search x", "", port);
