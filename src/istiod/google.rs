@@ -87,7 +87,7 @@ impl PartialEq for Google {
 impl Eq for Google {}
 
 /// When a JWT ends (RFC 7519, `exp`); `None` when it does not say.
-fn expiry(token: &str) -> Option<SystemTime> {
+pub(super) fn expiry(token: &str) -> Option<SystemTime> {
     let mut parts = token.split('.');
     let (Some(_), Some(claims), Some(_), None) = (parts.next(), parts.next(), parts.next(), parts.next()) else {
         return None;

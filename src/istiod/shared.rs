@@ -132,6 +132,11 @@ impl Istiod {
         }
     }
 
+    /// What is wrong with the token as far as it can be seen from here.
+    pub fn token_doubt(&self) -> Option<String> {
+        self.purpose.token.doubt()
+    }
+
     /// The live connection takes no more calls: the next one dials anew, and reads every file again.
     pub fn retire(&self) {
         self.connection.generation.fetch_add(1, Ordering::Relaxed);

@@ -171,7 +171,9 @@ impl Sds {
 
     /// Serves until `drain` starts.
     pub async fn run(self, mut drain: Drain) {
-        let settings = Settings { max_streams: MAX_STREAMS, stream_window: STREAM_WINDOW, ..Settings::default() };
+        // Both ends of a Unix socket notice when the other one is gone; an Envoy under a debugger is no dead one.
+        let settings =
+            Settings { max_streams: MAX_STREAMS, stream_window: STREAM_WINDOW, keepalive: None, ..Settings::default() };
         let service = service::Secrets { shared: Arc::clone(&self.shared), drain: drain.clone() };
         let serving = grpc::listen(self.listener, Arc::new(service), settings, drain.clone());
         let news = announce(self.shared, self.identity, self.table, self.crl);

@@ -53,7 +53,12 @@ impl Citadel {
             _ => Cause::Unavailable,
         };
         // Istio's words: people search for them.
-        let message = format!("create certificate: CA {}: {status}", self.istiod.address());
+        let mut message = format!("create certificate: CA {}: {status}", self.istiod.address());
+        if status.code == Code::Unauthenticated
+            && let Some(doubt) = self.istiod.token_doubt()
+        {
+            message = format!("{message} ({doubt})");
+        }
         Failure { cause, message, pushback: status.pushback }
     }
 }
