@@ -26,6 +26,10 @@ use crate::{
 /// A dial ends after so long, TCP, TLS and the first word of HTTP/2 together.
 const DIAL: Duration = Duration::from_secs(8);
 
+/// What istiod may send on a stream ahead of Envoy: Istio's 1 MiB and a little, so that a response of that size never waits for our
+/// word. A stalled Envoy costs no more than this.
+const STREAM_WINDOW: u32 = (1024 + 64) * 1024;
+
 /// The way to istiod for one purpose; clones share everything.
 #[derive(Clone)]
 pub struct Istiod {
@@ -287,7 +291,8 @@ impl Shared {
                 .map_err(|error| self.failed(format!("{error} (name {:?}, {})", tls.server_name, tls.roots)))?,
             _ => Box::new(tcp),
         };
-        let settings = Settings { keepalive: Some(endpoint.keepalive), ..Settings::default() };
+        let settings =
+            Settings { stream_window: STREAM_WINDOW, keepalive: Some(endpoint.keepalive), ..Settings::default() };
         let (client, drive) = Client::handshake(io, settings).await?;
         tokio::spawn(drive);
         timeout_at(deadline, client.greeted()).await.map_err(|_| late())??;

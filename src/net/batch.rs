@@ -68,12 +68,13 @@ impl Gathered {
             }
             self.sent += written;
         }
-        self.sent = 0;
-        self.out.clear();
-        // A burst is over: its buffer goes back, an idle connection holds next to nothing.
-        if self.out.capacity() > QUIET {
+        // The buffer of a burst is kept until so little is written that the burst must be over: making it anew each time costs
+        // more than the copy into it.
+        if self.out.len() <= QUIET && self.out.capacity() > QUIET {
             self.out = Vec::new();
         }
+        self.sent = 0;
+        self.out.clear();
         Pin::new(&mut self.io).poll_flush(cx)
     }
 
@@ -83,6 +84,9 @@ impl Gathered {
 
     fn take(&mut self, bytes: &[u8]) -> usize {
         let taken = bytes.len().min(CAPACITY.saturating_sub(self.out.len()));
+        if self.out.len() + taken > QUIET && self.out.capacity() < CAPACITY {
+            self.out.reserve_exact(CAPACITY - self.out.len());
+        }
         self.out.extend_from_slice(&bytes[..taken]);
         taken
     }
