@@ -42,13 +42,13 @@ pub(super) async fn unbox(mut boxed: Spooled, folder: &Path, limit: u64) -> Resu
         let length = read_full(&mut boxed.file, &mut start)?;
         boxed.file.seek(SeekFrom::Start(0))?;
         let start = &start[..length];
-        let source = BufReader::new(boxed.file.try_clone()?);
+        let mut source = BufReader::new(boxed.file.try_clone()?);
         let unpacked = if start.starts_with(b"\0asm") {
             break;
         } else if length > 2 && start.starts_with(&[0x1f, 0x8b]) {
             copy(&mut MultiGzDecoder::new(source), Spool::create(folder, limit)?).await
         } else if length > 262 && &start[257..262] == b"ustar" {
-            extract(source, |_| true, Spool::create(folder, limit)?).await
+            extract(&mut source, &|_| true, Spool::create(folder, limit)?).await
         } else {
             break;
         };
@@ -68,7 +68,7 @@ pub(super) async fn plugin(layer: Spooled, folder: &Path, limit: u64) -> Result<
     let mut stream = MultiGzDecoder::new(BufReader::new(layer.file)).take(limit.saturating_add(1));
     let base_name = |name: &[u8]| name.rsplit(|byte| *byte == b'/').next() == Some(PLUGIN);
     let out = Spool::create(folder, limit).map_err(Error::Spool)?;
-    match extract(&mut stream, base_name, out).await {
+    match extract(&mut stream, &base_name, out).await {
         Err(Error::NotTarGz(_)) if stream.limit() == 0 => Err(Error::Spool(spool::Error::TooLarge(limit))),
         extracted => extracted,
     }
@@ -87,14 +87,18 @@ async fn copy(source: &mut (dyn Read + Send), mut out: Spool) -> Result<Spooled,
 }
 
 /// Copies the first regular file whose name is `wanted` out of a tar.
-async fn extract(mut tar: impl Read + Send, wanted: impl Fn(&[u8]) -> bool, out: Spool) -> Result<Spooled, Error> {
+async fn extract(
+    tar: &mut (dyn Read + Send),
+    wanted: &(dyn Fn(&[u8]) -> bool + Sync),
+    out: Spool,
+) -> Result<Spooled, Error> {
     let (mut buffer, mut pace) = (vec![0; BUFFER], Pace::default());
     let mut long_name = None;
-    while let Some(header) = next_header(&mut tar)? {
+    while let Some(header) = next_header(tar)? {
         let kind = header.entry_type();
         let size = header.entry_size().map_err(|error| broken(&error))?;
         let padding = size.next_multiple_of(BLOCK as u64) - size;
-        let mut content = Read::by_ref(&mut tar).take(size);
+        let mut content = (&mut *tar).take(size);
         let mut name = None;
         match kind {
             EntryType::GNULongName | EntryType::XHeader if size > MAX_NAME => {
@@ -139,7 +143,7 @@ async fn take(content: &mut (dyn Read + Send), size: u64, buffer: &mut [u8], mut
 }
 
 /// The next header, checked; `None` at the archive's end.
-fn next_header(tar: &mut impl Read) -> Result<Option<Header>, Error> {
+fn next_header(tar: &mut dyn Read) -> Result<Option<Header>, Error> {
     let mut block = [0; BLOCK];
     match read_full(tar, &mut block).map_err(|error| broken(&error))? {
         0 => return Ok(None),
@@ -165,14 +169,14 @@ fn pax_path(records: &[u8]) -> Option<Vec<u8>> {
         .map(|record| record.value_bytes().to_vec())
 }
 
-fn read_all(content: &mut impl Read) -> Result<Vec<u8>, Error> {
+fn read_all(content: &mut dyn Read) -> Result<Vec<u8>, Error> {
     let mut all = Vec::new();
     content.read_to_end(&mut all).map_err(|error| broken(&error))?;
     Ok(all)
 }
 
 /// Reads until `buffer` is full or the source ends.
-fn read_full(source: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+fn read_full(source: &mut dyn Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut length = 0;
     while length < buffer.len() {
         match source.read(&mut buffer[length..])? {
@@ -192,7 +196,8 @@ pub(super) fn fuzz_tar(data: &[u8]) {
     use std::{future::Future, pin::pin, task};
     let folder = std::env::temp_dir();
     let Ok(out) = Spool::create(&folder, data.len() as u64) else { return };
-    let walk = pin!(extract(data, |name| name == b"never", out));
+    let mut rest = data;
+    let walk = pin!(extract(&mut rest, &|name| name == b"never", out));
     drop(walk.poll(&mut task::Context::from_waker(task::Waker::noop())));
 }
 
