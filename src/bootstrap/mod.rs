@@ -16,8 +16,6 @@ mod overlay;
 pub mod platform;
 mod runtime;
 mod stats;
-#[cfg(test)]
-mod tests;
 mod tls;
 mod tracing;
 
@@ -341,3 +339,6 @@ fn member(object: &mut Json, key: &str, value: Json) {
 fn annotation(name: &str) -> String {
     format!("annotation {name}")
 }
+
+#[cfg(test)]
+mod tests;

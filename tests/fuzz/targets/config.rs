@@ -1,7 +1,7 @@
 //! What people and tools write into configuration.
 
 use footman::{
-    bootstrap::{self, Surroundings},
+    bootstrap,
     config::{Sources, Vars, parse_downward_api, parse_go_duration, yaml::Node},
 };
 use serde_json::Value as Json;
