@@ -35,3 +35,10 @@ install_packages() {
   apt-get update -qq >&2 || note "apt-get update failed; trying with the package lists there are"
   apt-get install -y -qq --no-install-recommends "$@" >/dev/null || die "apt-get install $* failed"
 }
+
+# Whether the compiler $1 is there and as new as Cargo.toml wants.
+is_new_enough() {
+  local wanted have
+  wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$top/Cargo.toml")
+  have=$("$1" -V 2>/dev/null | cut -d' ' -f2) && [ "$(printf '%s\n' "$wanted" "${have%%-*}" | sort -V | head -n 1)" = "$wanted" ]
+}
