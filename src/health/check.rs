@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use rustls::ClientConfig;
+use tokio::time::Instant;
 
 use crate::{
     config::HealthCheck,
@@ -99,12 +100,12 @@ impl Check {
             body: 0,
             tls,
             idle: None,
+            deadline: Some(Instant::now() + self.timeout),
         };
-        match tokio::time::timeout(self.timeout, http.get()).await {
-            Err(_) => Err(format!("Get {url:?}: no answer within {:?}", self.timeout)),
-            Ok(Err(error)) => Err(format!("Get {url:?}: {error}")),
-            Ok(Ok(answer)) if (200..400).contains(&answer.status) => Ok(()),
-            Ok(Ok(answer)) => Err(format!("status code was not from [200,400), bad code {}", answer.status)),
+        match http.get().await {
+            Err(error) => Err(format!("Get {url:?}: {error}")),
+            Ok(answer) if (200..400).contains(&answer.status) => Ok(()),
+            Ok(answer) => Err(format!("status code was not from [200,400), bad code {}", answer.status)),
         }
     }
 

@@ -3,7 +3,9 @@
 //! One connection carries one request; its body is kept up to a limit and not read beyond it.
 
 use bytes::Bytes;
+use h2::client::SendRequest;
 use http::{HeaderName, HeaderValue, Method, Uri, header};
+use tokio::time::timeout_at;
 
 use super::{
     BoxIo,
@@ -11,7 +13,7 @@ use super::{
 };
 
 /// The answer to a request.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Answer {
     /// Its status.
     pub status: u16,
@@ -25,37 +27,48 @@ pub struct Answer {
 const NOT_CARRIED: [&str; 7] =
     ["connection", "host", "keep-alive", "proxy-connection", "te", "transfer-encoding", "upgrade"];
 
-/// Sends `request`, which has no body, over `io` and reads at most `limit` bytes of the answer's body.
+/// Sends `request`, which has no body, over `io` and reads at most `limit` bytes of the answer's body, until its deadline.
 ///
 /// # Errors
 /// When the peer does not speak HTTP/2 or the connection breaks before the head of the answer is there.
 pub async fn exchange(io: BoxIo, request: &Request, limit: usize) -> Result<Answer, Error> {
-    let (requests, connection) = h2::client::handshake(io).await.map_err(broken)?;
-    let exchange = async {
+    let mut answer = Answer::default();
+    let exchanged = async {
+        let (requests, connection) = h2::client::handshake(io).await.map_err(broken)?;
+        let exchange = answer.read(requests, request, limit);
+        tokio::pin!(exchange, connection);
+        tokio::select! {
+            done = &mut exchange => return done,
+            _ = &mut connection => {}
+        }
+        exchange.await
+    };
+    let exchanged = match request.deadline {
+        None => exchanged.await,
+        Some(deadline) => timeout_at(deadline, exchanged).await.unwrap_or(Err(Error::Timeout)),
+    };
+    // What has come of a body that breaks off counts, as it does for HTTP/1.
+    if answer.status == 0 { exchanged.map(|()| answer) } else { Ok(answer) }
+}
+
+impl Answer {
+    async fn read(&mut self, requests: SendRequest<Bytes>, request: &Request, limit: usize) -> Result<(), Error> {
         let mut requests = requests.ready().await.map_err(broken)?;
         let (response, _) = requests.send_request(head(request)?, true).map_err(broken)?;
         let response = response.await.map_err(broken)?;
-        let mut headers = Headers::default();
         for (name, value) in response.headers() {
-            headers.add(name.as_str(), Bytes::copy_from_slice(value.as_bytes()));
+            self.headers.add(name.as_str(), Bytes::copy_from_slice(value.as_bytes()));
         }
-        let status = response.status().as_u16();
+        self.status = response.status().as_u16();
         let mut stream = response.into_body();
-        let mut body = Vec::new();
-        while body.len() < limit {
-            // What has come of a body that breaks off counts, as it does for HTTP/1.
-            let Some(Ok(data)) = stream.data().await else { break };
+        while self.body.len() < limit {
+            let Some(data) = stream.data().await else { break };
+            let data = data.map_err(broken)?;
             let _ = stream.flow_control().release_capacity(data.len());
-            body.extend_from_slice(&data[..data.len().min(limit - body.len())]);
+            self.body.extend_from_slice(&data[..data.len().min(limit - self.body.len())]);
         }
-        Ok(Answer { status, headers, body })
-    };
-    tokio::pin!(exchange, connection);
-    tokio::select! {
-        answer = &mut exchange => return answer,
-        _ = &mut connection => {}
+        Ok(())
     }
-    exchange.await
 }
 
 fn head(request: &Request) -> Result<http::Request<()>, Error> {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustls::ClientConfig;
-use tokio::time::{Duration, Instant};
+use tokio::time::{Duration, Instant, timeout_at};
 
 use super::dial::{self, Source};
 use crate::net::{
@@ -38,6 +38,8 @@ pub struct Http<'a> {
     pub tls: Option<Arc<ClientConfig>>,
     /// Where the connection is kept for the next check; `None` closes it.
     pub idle: Option<&'a Idle>,
+    /// When the check has to be over. What has come of the body by then counts.
+    pub deadline: Option<Instant>,
 }
 
 /// Which redirects are followed.
@@ -72,14 +74,15 @@ pub fn tls_config(http2: bool) -> Result<Arc<ClientConfig>, tls::Error> {
 }
 
 impl Http<'_> {
-    /// Carries out the check. Bounded by the caller.
+    /// Carries out the check.
     ///
     /// # Errors
-    /// When there is no answer, it is no HTTP, or it redirects too often.
+    /// When there is no answer in time, it is no HTTP, or it redirects too often.
     pub async fn get(&self) -> Result<Answer, Error> {
         let mut request = Request::new("GET", self.url.clone());
         request.headers = self.headers.clone();
         request.keep_alive = self.idle.is_some();
+        request.deadline = self.deadline;
         for _ in 0..MAX_REQUESTS {
             let (answer, location) = self.request(&request).await?;
             let redirected = matches!(answer.status, 301 | 302 | 303 | 307 | 308);
@@ -105,20 +108,27 @@ impl Http<'_> {
                 return Ok(answer);
             }
         }
-        let url = &request.url;
-        let tcp = dial::tcp(&url.host, url.port, self.source).await.map_err(Error::Connect)?;
-        if !url.tls {
-            return self.http1(request, Box::new(tcp), reuse).await;
-        }
-        let config = self.tls.clone().ok_or_else(|| Error::Url(format!("{url}: no TLS here")))?;
-        let connected = tls::connect_any(Box::new(tcp), config, &url.host).await;
-        let (io, is_http2) = connected.map_err(|error| Error::Tls(url.peer(), error))?;
+        let (io, is_http2) = match self.deadline {
+            None => self.connect(&request.url).await?,
+            Some(deadline) => timeout_at(deadline, self.connect(&request.url)).await.unwrap_or(Err(Error::Timeout))?,
+        };
         if !is_http2 {
             return self.http1(request, io, reuse).await;
         }
         let answer = http2::exchange(io, request, self.body).await?;
         let location = answer.headers.get("location").map(str::to_owned);
         Ok((Answer { status: answer.status, body: answer.body }, location))
+    }
+
+    /// Connects, with TLS where the URL says so; tells whether the application chose HTTP/2.
+    async fn connect(&self, url: &Url) -> Result<(BoxIo, bool), Error> {
+        let tcp = dial::tcp(&url.host, url.port, self.source).await.map_err(Error::Connect)?;
+        if !url.tls {
+            return Ok((Box::new(tcp), false));
+        }
+        let config = self.tls.clone().ok_or_else(|| Error::Url(format!("{url}: no TLS here")))?;
+        let connected = tls::connect_any(Box::new(tcp), config, &url.host).await;
+        connected.map_err(|error| Error::Tls(url.peer(), error))
     }
 
     async fn http1(

@@ -3,14 +3,15 @@
 //! The answer is the application's: its status, the beginning of its body, none of its headers. The reason of a failure is logged in
 //! scope `probes` and not shown to the caller.
 
-use std::{collections::BTreeMap, fmt::Display, future::Future, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt::Display, future::Future, io, sync::Arc, time::Duration};
 
 use rustls::ClientConfig;
+use tokio::time::Instant;
 
-use super::probers::{Check, Prober, Probers};
+use super::probers::{Check, Probers};
 use crate::{
     net::http1::{Error, Headers, Url, server::Request},
-    probe::{self, Answer, Http, Idle, Redirects, Source},
+    probe::{self, Http, Idle, Redirects, Source},
 };
 
 /// How much of an application's body is passed on: what fits into a pod's events; Istio's and the kubelet's limit.
@@ -80,20 +81,28 @@ impl Applications {
         };
         match &prober.check {
             Check::Http { path, tls, .. } => {
-                let url = self.url(*tls, port, path);
-                let get = async { self.http(url?, self.headers(&request.headers, port), self.idle.get(name)).await };
-                match within(prober.timeout, get).await {
-                    Some(Ok(answer)) if (300..400).contains(&answer.status) => Outcome::Passed,
-                    Some(Ok(answer)) => Outcome::Answered(answer.status, answer.body),
-                    Some(Err(error)) => failed(&error),
-                    None => failed(&TimedOut(prober)),
+                let http = self.url(*tls, port, path).map(|url| Http {
+                    url,
+                    headers: self.headers(&request.headers, port),
+                    source: Source::Passthrough,
+                    redirects: Redirects::SameHost,
+                    body: MAX_BODY,
+                    tls: self.tls.clone(),
+                    idle: self.idle.get(name),
+                    deadline: (!prober.timeout.is_zero()).then(|| Instant::now() + prober.timeout),
+                });
+                let answered = async { http?.get().await };
+                match answered.await {
+                    Ok(answer) if (300..400).contains(&answer.status) => Outcome::Passed,
+                    Ok(answer) => Outcome::Answered(answer.status, answer.body),
+                    Err(error) => failed(&error),
                 }
             }
             Check::Tcp { .. } => {
-                match within(prober.timeout, probe::tcp(&self.config.host, port, Source::Passthrough)).await {
-                    Some(Ok(_)) => Outcome::Passed,
-                    Some(Err(error)) => failed(&error),
-                    None => failed(&TimedOut(prober)),
+                let connecting = probe::tcp(&self.config.host, port, Source::Passthrough);
+                match within(prober.timeout, connecting).await {
+                    Ok(_) => Outcome::Passed,
+                    Err(error) => failed(&error),
                 }
             }
             Check::Grpc { service, .. } => {
@@ -114,19 +123,6 @@ impl Applications {
         Url::parse(&format!("{scheme}://{host}:{port}{slash}{path}"))
     }
 
-    async fn http(&self, url: Url, headers: Headers, idle: Option<&Idle>) -> Result<Answer, Error> {
-        let http = Http {
-            url,
-            headers,
-            source: Source::Passthrough,
-            redirects: Redirects::SameHost,
-            body: MAX_BODY,
-            tls: self.tls.clone(),
-            idle,
-        };
-        http.get().await
-    }
-
     /// The kubelet's fields; in `Host` the status port becomes the application's.
     fn headers(&self, asked: &Headers, port: u16) -> Headers {
         let mut headers = Headers::default();
@@ -142,18 +138,12 @@ impl Applications {
     }
 }
 
-/// That a probe took too long.
-struct TimedOut<'a>(&'a Prober);
-
-impl Display for TimedOut<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "no answer within {} s", self.0.timeout.as_secs())
+/// What `connecting` gives, in time; no limit where `timeout` is zero.
+async fn within<T>(timeout: Duration, connecting: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    if timeout.is_zero() {
+        return connecting.await;
     }
-}
-
-/// The outcome of `check`, `None` when it is not there in time; no limit where `timeout` is zero.
-async fn within<T>(timeout: Duration, check: impl Future<Output = T>) -> Option<T> {
-    if timeout.is_zero() { Some(check.await) } else { tokio::time::timeout(timeout, check).await.ok() }
+    tokio::time::timeout(timeout, connecting).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
 #[cfg(test)]

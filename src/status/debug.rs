@@ -41,7 +41,7 @@ impl Debug {
                 reply.send(200, HTML, PAGE.as_bytes()).await
             }
             "state" => reply.send(200, JSON, self.state(ready).await.to_string().as_bytes()).await,
-            _ => match name.strip_prefix("pprof/") {
+            _ => match name.strip_prefix("pprof/").or((name == "pprof").then_some("")) {
                 Some(profile) if self.profiling => pprof(profile, reply).await,
                 Some(_) => not_found(reply).await,
                 None => match self.pages.get(name) {

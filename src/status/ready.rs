@@ -62,6 +62,11 @@ impl Ready {
         reasons
     }
 
+    /// Whether the agent is on its way out (or not yet in): a kept connection would only lead back here.
+    pub fn is_closed(&self) -> bool {
+        self.gates.shut().iter().any(|(name, _)| *name == SERVER)
+    }
+
     /// The probe's answer: nothing when ready, else one line for people.
     pub async fn check(&self) -> Result<(), String> {
         let reasons = self.waits_for().await;

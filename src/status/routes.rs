@@ -27,7 +27,10 @@ impl Status {
         match &*path {
             "/healthz/ready" => match self.ready.check().await {
                 Ok(()) => reply.send(200, "", b"").await,
-                Err(reasons) => reply.send(503, PLAIN, reasons.as_bytes()).await,
+                Err(reasons) => {
+                    let reply = if self.ready.is_closed() { reply.last() } else { reply };
+                    reply.send(503, PLAIN, reasons.as_bytes()).await
+                }
             },
             "/stats/prometheus" | "/metrics" if self.config.metrics_local_only && !is_local(request) => {
                 forbidden(reply).await

@@ -38,6 +38,7 @@ async fn check(
         body: 4,
         tls: None,
         idle,
+        deadline: None,
     };
     let seen = Mutex::default();
     let mut answers = Vec::new();
@@ -88,4 +89,31 @@ async fn idle_connection_is_used_again() {
     assert_eq!(seen.len(), 3);
     assert!(!seen[0].contains("close"));
     assert!(idle.take().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn body_that_does_not_end_in_time_counts_as_far_as_it_came() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let http = |path: &str| Http {
+        url: Url::parse(&format!("http://{}{path}", listener.local_addr().unwrap())).unwrap(),
+        headers: Headers::default(),
+        source: Source::Any,
+        redirects: Redirects::SameHost,
+        body: 100,
+        tls: None,
+        idle: None,
+        deadline: Some(Instant::now() + Duration::from_secs(1)),
+    };
+    let slow = async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        stream.write_all(b"HTTP/1.1 503 X\r\nContent-Length: 50\r\n\r\nstarting").await.unwrap();
+        stream
+    };
+    let probe = http("/");
+    let (answer, stream) = tokio::join!(probe.get(), slow);
+    assert_eq!((answer.as_ref().unwrap().status, &*answer.unwrap().body), (503, &b"starting"[..]));
+    drop(stream);
+    let probe = http("/");
+    let (answer, _stream) = tokio::join!(probe.get(), listener.accept());
+    assert!(matches!(answer, Err(Error::Timeout)));
 }

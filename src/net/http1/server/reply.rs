@@ -62,6 +62,13 @@ impl<'a> Reply<'a> {
         self
     }
 
+    /// As the last answer of its connection.
+    #[must_use]
+    pub fn last(self) -> Reply<'a> {
+        self.output.keep_alive = false;
+        self
+    }
+
     /// A whole answer; `content_type` may be empty.
     ///
     /// # Errors
