@@ -436,7 +436,7 @@ async fn no_server_is_servfail_at_once_also_when_the_only_one_is_ourselves() {
 
 #[tokio::test]
 async fn queries_that_are_redirected_back_go_round_once() {
-    // What a redirection of port 53 does that does not exempt the agent: our own datagram comes back to us, with its source.
+    // A redirection of port 53 that does not exempt the agent brings our own datagram back to us, its source unchanged.
     let hop = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let server = Server { address: hop.local_addr().unwrap(), seen: Arc::default() };
     let proxy = Proxy::start(&[&server], &[("DNS_FORWARD_TIMEOUT", "300ms")]).await;
