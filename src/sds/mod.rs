@@ -49,6 +49,8 @@ use subscription::Place;
 const MAX_STREAMS: u32 = 100_000;
 /// Requests are small; a first one with a large node is taken in several windows.
 const STREAM_WINDOW: u32 = 64 * 1024;
+/// The last revision: streams are to end.
+const ENDING: u64 = u64::MAX;
 /// The pace at which a server is looked for that must come.
 const LOOK: Duration = Duration::from_millis(200);
 
@@ -96,7 +98,7 @@ struct Shared {
     shelf: Shelf,
     files: Files,
     system_roots: Option<PathBuf>,
-    /// Counts up whenever there may be something to send.
+    /// Counts up whenever there may be something to send; [`ENDING`] at the end.
     revision: watch::Sender<u64>,
     metrics: Metrics,
 }
@@ -170,27 +172,22 @@ impl Sds {
     }
 
     /// Serves until `drain` starts.
-    pub async fn run(self, mut drain: Drain) {
+    pub async fn run(self, drain: Drain) {
         // Both ends of a Unix socket notice when the other one is gone; an Envoy under a debugger is no dead one.
         let settings =
             Settings { max_streams: MAX_STREAMS, stream_window: STREAM_WINDOW, keepalive: None, ..Settings::default() };
-        let service = service::Secrets { shared: Arc::clone(&self.shared), drain: drain.clone() };
+        let service = service::Secrets { shared: Arc::clone(&self.shared) };
         let serving = grpc::listen(self.listener, Arc::new(service), settings, drain.clone());
-        let news = announce(self.shared, self.identity, self.table, self.crl);
-        tokio::select! {
-            () = serving => {}
-            () = news => {}
-        }
-        drain.started().await;
+        tokio::join!(serving, announce(self.shared, (self.identity, self.table), self.crl, drain));
     }
 }
 
-/// Tells the streams whenever there may be news, and drops secrets that are no longer current.
+/// Tells the streams whenever there may be news, drops secrets that are no longer current, and ends the streams at last.
 async fn announce(
     shared: Arc<Shared>,
-    mut identity: watch::Receiver<Snapshot>,
-    mut table: watch::Receiver<Table>,
+    (mut identity, mut table): (watch::Receiver<Snapshot>, watch::Receiver<Table>),
     crl: Option<PathBuf>,
+    mut drain: Drain,
 ) {
     let mut watcher = Watcher::new(crl.iter());
     loop {
@@ -198,12 +195,14 @@ async fn announce(
         shared.shelf.sweep(|text| shared.parse(text));
         shared.revision.send_modify(|revision| *revision += 1);
         tokio::select! {
-            changed = identity.changed() => if changed.is_err() { return },
-            changed = table.changed() => if changed.is_err() { return },
+            Ok(()) = identity.changed() => {}
+            Ok(()) = table.changed() => {}
             // Without a watch its appearance shows by time stamps.
             _ = watcher.changed(), if crl.is_some() => {}
+            () = drain.started() => break,
         }
     }
+    shared.revision.send_replace(ENDING);
 }
 
 impl Shared {

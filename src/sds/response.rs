@@ -1,5 +1,7 @@
 //! Responses put together around resources that are encoded already, so that a thousand streams share their bytes. Pure.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use prost::Message;
 
@@ -20,7 +22,7 @@ pub(super) struct Response {
 
 impl Response {
     /// State of the world: all resources, in their order, under the version of the newest.
-    pub(super) fn world(resources: &[(&str, Resource)], nonce: &str) -> Response {
+    pub(super) fn world(resources: &[(Arc<str>, Resource)], nonce: &str) -> Response {
         let head = DiscoveryResponse {
             version_info: newest(resources),
             type_url: TYPE_URL.to_owned(),
@@ -36,7 +38,7 @@ impl Response {
     }
 
     /// Delta: each resource with its name and version.
-    pub(super) fn delta(resources: &[(&str, Resource)], nonce: &str) -> Response {
+    pub(super) fn delta(resources: &[(Arc<str>, Resource)], nonce: &str) -> Response {
         let head = DeltaDiscoveryResponse {
             system_version_info: newest(resources),
             type_url: TYPE_URL.to_owned(),
@@ -46,7 +48,7 @@ impl Response {
         let mut response = Response { pieces: vec![head.encode_to_vec().into()] };
         for (name, resource) in resources {
             let wrapper = discovery::Resource {
-                name: (*name).to_owned(),
+                name: name.to_string(),
                 version: resource.version.to_string(),
                 ..discovery::Resource::default()
             };
@@ -80,7 +82,7 @@ pub(super) fn nonce() -> String {
     )
 }
 
-fn newest(resources: &[(&str, Resource)]) -> String {
+fn newest(resources: &[(Arc<str>, Resource)]) -> String {
     let newest = resources.iter().max_by_key(|(_, resource)| resource.number);
     newest.map_or_else(String::new, |(_, resource)| resource.version.to_string())
 }
@@ -108,7 +110,7 @@ mod tests {
 
     #[test]
     fn state_of_the_world_decodes_as_what_was_meant() {
-        let resources = [("a", resource(9, 10)), ("b", resource(3, 300))];
+        let resources = [("a".into(), resource(9, 10)), ("b".into(), resource(3, 300))];
         let response = DiscoveryResponse::decode(&whole(&Response::world(&resources, "n"))[..]).unwrap();
         assert_eq!((response.version_info.as_str(), response.nonce.as_str()), ("v/9", "n"));
         assert_eq!(response.type_url, TYPE_URL);
@@ -118,7 +120,7 @@ mod tests {
 
     #[test]
     fn delta_decodes_as_what_was_meant() {
-        let resources = [("a", resource(9, 10)), ("b", resource(3, 300))];
+        let resources = [("a".into(), resource(9, 10)), ("b".into(), resource(3, 300))];
         let response = DeltaDiscoveryResponse::decode(&whole(&Response::delta(&resources, "n"))[..]).unwrap();
         assert_eq!(response.nonce, "n");
         let shown: Vec<_> = response

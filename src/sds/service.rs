@@ -13,7 +13,6 @@ use super::{
     subscription::Place,
 };
 use crate::{
-    base::Drain,
     grpc::{BoxFuture, Code, Receiver, Request, Sender, Service, Status},
     proto::{
         envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse},
@@ -31,7 +30,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(super) struct Secrets {
     pub shared: Arc<Shared>,
-    pub drain: Drain,
 }
 
 impl Service for Secrets {
@@ -43,8 +41,7 @@ impl Service for Secrets {
             FETCH => return Box::pin(fetch(shared, receiver, sender)),
             _ => return Box::pin(async move { sender.close(&request.unimplemented()) }),
         };
-        let stream = Stream::new(shared, flavor);
-        Box::pin(stream.run(receiver, sender, self.drain.clone()))
+        Box::pin(Stream::new(shared, flavor, receiver, sender).run())
     }
 }
 

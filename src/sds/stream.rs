@@ -9,7 +9,7 @@ use prost::Message;
 use tokio::time::Instant;
 
 use super::{
-    Shared,
+    ENDING, Shared,
     inbox::Inbox,
     names::Name,
     resource::Resource,
@@ -18,7 +18,6 @@ use super::{
     subscription::{Place, Subscription, Taken},
 };
 use crate::{
-    base::Drain,
     grpc::{Code, Receiver, Sender, Status},
     proto::{
         envoy::{
@@ -43,9 +42,13 @@ pub(super) enum Flavor {
     Delta,
 }
 
+/// A stream that is open for months and quiet all the time: what it needs for a moment only is boxed, so that a thousand of them
+/// cost little.
 pub(super) struct Stream {
     shared: Arc<Shared>,
     flavor: Flavor,
+    inbox: Inbox,
+    sender: Sender,
     subscription: Subscription,
     has_begun: bool,
     /// When names began to be waited for.
@@ -53,44 +56,56 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new(shared: Arc<Shared>, flavor: Flavor) -> Stream {
+    pub(super) fn new(shared: Arc<Shared>, flavor: Flavor, receiver: Receiver, sender: Sender) -> Stream {
         Stream {
             shared,
             flavor,
+            inbox: Inbox::new(receiver),
+            sender,
             subscription: Subscription::default(),
             has_begun: false,
             waiting_since: Instant::now(),
         }
     }
 
-    /// Serves until the client goes, `drain` starts, or nothing can be served.
-    pub(super) async fn run(mut self, receiver: Receiver, mut sender: Sender, drain: Drain) {
+    /// Serves until the client goes, the agent ends, or nothing can be served.
+    pub(super) async fn run(mut self) {
         let _open = self.shared.metrics.opened();
-        let ended = self.serve(Inbox::new(receiver), &mut sender, drain).await;
-        let status = ended.err().unwrap_or_else(Status::ok);
+        let status = self.serve().await.err().unwrap_or_else(Status::ok);
         self.shared.metrics.ended(&status);
-        sender.close(&status);
+        self.sender.close(&status);
     }
 
-    async fn serve(&mut self, mut inbox: Inbox, sender: &mut Sender, mut drain: Drain) -> Result<(), Status> {
+    async fn serve(&mut self) -> Result<(), Status> {
         let mut revision = self.shared.revision.subscribe();
         loop {
-            revision.mark_unchanged();
-            self.send_due(sender).await?;
+            if *revision.borrow_and_update() == ENDING {
+                return Err(Status::new(Code::Unavailable, "the agent is ending"));
+            }
+            let due = self.due();
+            if !due.is_empty() {
+                Box::pin(self.send(due)).await?;
+            }
             let give_up = self.waiting_since + PATIENCE;
             let waits = self.verdict(Instant::now() >= give_up)?;
+            let patience = async move {
+                if waits {
+                    Box::pin(tokio::time::sleep_until(give_up)).await;
+                } else {
+                    std::future::pending().await
+                }
+            };
             tokio::select! {
                 biased;
-                () = drain.started() => return Err(Status::new(Code::Unavailable, "the agent is ending")),
-                request = inbox.next() => match request? {
+                request = self.inbox.next() => match request? {
                     Some(request) => {
                         self.take(&request)?;
-                        self.find_places().await;
+                        Box::pin(self.find_places()).await;
                     }
                     None => return Ok(()),
                 },
                 Ok(()) = revision.changed() => {}
-                () = tokio::time::sleep_until(give_up), if waits => {}
+                () = patience => {}
             }
         }
     }
@@ -169,8 +184,9 @@ impl Stream {
         }
     }
 
-    async fn send_due(&mut self, sender: &mut Sender) -> Result<(), Status> {
-        let mut due: Vec<(Arc<str>, Resource)> = Vec::new();
+    /// What is new to the client; it counts as sent from now on.
+    fn due(&mut self) -> Vec<(Arc<str>, Resource)> {
+        let mut due = Vec::new();
         for item in &mut self.subscription.items {
             let Place::Known { name, .. } = &item.place else { continue };
             let Slot::Ready(resource) = self.shared.shelf.get(&item.name, name) else { continue };
@@ -182,19 +198,19 @@ impl Stream {
                 }
             }
         }
-        if due.is_empty() {
-            return Ok(());
-        }
+        due
+    }
+
+    async fn send(&mut self, due: Vec<(Arc<str>, Resource)>) -> Result<(), Status> {
         let nonce = response::nonce();
-        let resources: Vec<(&str, Resource)> = due.iter().map(|(name, resource)| (&**name, resource.clone())).collect();
         let response = match self.flavor {
-            Flavor::World => Response::world(&resources, &nonce),
-            Flavor::Delta => Response::delta(&resources, &nonce),
+            Flavor::World => Response::world(&due, &nonce),
+            Flavor::Delta => Response::delta(&due, &nonce),
         };
-        drop(resources);
+        drop(due);
         self.subscription.answered(nonce);
         let begun = Instant::now();
-        response.send(sender).await?;
+        response.send(&mut self.sender).await?;
         self.shared.metrics.sent(begun.elapsed());
         Ok(())
     }

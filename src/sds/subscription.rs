@@ -97,7 +97,7 @@ impl Subscription {
 
     /// These names and no others; what was sent of those that stay still counts.
     fn replace(&mut self, names: &[String]) {
-        let old = std::mem::take(&mut self.items);
+        let old = std::mem::replace(&mut self.items, Vec::with_capacity(names.len()));
         for name in names {
             if self.items.iter().any(|item| *item.name == **name) {
                 continue;

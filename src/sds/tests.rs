@@ -53,8 +53,8 @@ async fn bed(has_authority: bool) -> Bed {
         revision: watch::Sender::new(0),
         metrics: Metrics::new(&registry),
     });
-    tokio::spawn(announce(Arc::clone(&shared), snapshots, table, None));
-    let service = Arc::new(service::Secrets { shared, drain: drain.clone() });
+    tokio::spawn(announce(Arc::clone(&shared), (snapshots, table), None, drain.clone()));
+    let service = Arc::new(service::Secrets { shared });
     // Small, so that a client that does not read is felt soon.
     let (near, far) = tokio::io::duplex(16 * 1024);
     tokio::spawn(grpc::serve(Box::new(far), service, Settings::default(), drain));
