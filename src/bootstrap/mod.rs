@@ -25,7 +25,7 @@ use serde_json::{Map, Value as Json, json};
 
 pub use argv::envoy_args;
 pub use files::{Error, Written, write, write_grpc, write_to};
-pub use overlay::override_json;
+pub use overlay::{OverrideError, override_json};
 pub use platform::Platform;
 
 use crate::config::{

@@ -10,8 +10,8 @@ const PLACEHOLDER: &str = "$(HOST_IP)";
 
 /// The file's content as JSON text; `None` where none is configured.
 ///
-/// A file that cannot be read only warns, as in Istio; one that is no YAML mapping is an error, since Envoy would start
-/// without what it was meant to have.
+/// A file that cannot be read, or is no YAML, only warns, as in Istio; YAML that is no mapping is an error, since Envoy would
+/// be handed something that it cannot start with.
 pub(super) fn read(vars: &Vars, errors: &mut Errors) -> Option<String> {
     let path = vars.text(VARIABLE).filter(|path| !path.is_empty())?;
     let bytes = match std::fs::read(vars.path(path)) {
@@ -22,22 +22,38 @@ pub(super) fn read(vars: &Vars, errors: &mut Errors) -> Option<String> {
         }
     };
     let text = String::from_utf8_lossy(&bytes);
-    override_json(&text, &vars.text_or("HOST_IP", ""))
-        .map_err(|message| errors.add(VARIABLE, format!("{path}: {message}")))
-        .ok()
-        .flatten()
+    match override_json(&text, &vars.text_or("HOST_IP", "")) {
+        Ok(json) => json,
+        Err(OverrideError::Syntax(message)) => {
+            vars.warn(format!("{VARIABLE}: {path}: {message}; Envoy starts without it"));
+            None
+        }
+        Err(OverrideError::NoMapping(message)) => {
+            errors.add(VARIABLE, format!("{path}: {message}"));
+            None
+        }
+    }
+}
+
+/// What is wrong with an override, and in which line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OverrideError {
+    /// It is not YAML.
+    Syntax(String),
+    /// It is something else than a mapping: text in quotes, a list.
+    NoMapping(String),
 }
 
 /// An override as JSON, `$(HOST_IP)` filled in; `None` for an empty document.
 ///
 /// # Errors
 /// What is wrong with it, and in which line.
-pub fn override_json(text: &str, host_ip: &str) -> Result<Option<String>, String> {
-    let node = Node::parse(&with_host_ip(text, host_ip)).map_err(|error| error.to_string())?;
+pub fn override_json(text: &str, host_ip: &str) -> Result<Option<String>, OverrideError> {
+    let node = Node::parse(&with_host_ip(text, host_ip)).map_err(|error| OverrideError::Syntax(error.to_string()))?;
     match node.value {
         Value::Null => Ok(None),
         Value::Map(_) => Ok(Some(node.to_json().to_string())),
-        _ => Err(format!("line {}: a mapping is wanted, not {}", node.line, node.kind())),
+        _ => Err(OverrideError::NoMapping(format!("line {}: a mapping is wanted, not {}", node.line, node.kind()))),
     }
 }
 
@@ -95,7 +111,8 @@ mod tests {
     fn documents() {
         assert_eq!(override_json("# nothing", ""), Ok(None));
         assert_eq!(override_json("a: yes\n", ""), Ok(Some("{\"a\":true}".to_owned())));
-        assert!(override_json("'{\"a\": 1}'", "").unwrap_err().contains("a mapping is wanted, not text"));
-        assert!(override_json("a: [1", "").unwrap_err().contains("line"));
+        let text = override_json("'{\"a\": 1}'", "").unwrap_err();
+        assert_eq!(text, OverrideError::NoMapping("line 1: a mapping is wanted, not text".to_owned()));
+        assert!(matches!(override_json("a: [1", ""), Err(OverrideError::Syntax(message)) if message.contains("line")));
     }
 }

@@ -38,6 +38,8 @@ const LATER_TAGS: &[(&str, &str)] = &[
     ("authz_dry_run_action", r"(\.istio_dry_run_(allow|deny)_)"),
     ("authz_dry_run_result", r"(\.shadow_(allowed|denied))"),
 ];
+/// What Higress's web application firewall counts by.
+const HIGRESS_TAGS: &[(&str, &str)] = &[("phase", r"(_phase=([a-z_]+))"), ("ruleid", r"(_ruleid=([0-9]+))")];
 const REQUIRED_PREFIXES: &[&str] = &["cluster_manager", "listener_manager", "server", "cluster.xds-grpc", "wasm"];
 const REQUIRED_SUFFIXES: &[&str] = &["rbac.allowed", "rbac.denied", "shadow_allowed", "shadow_denied"];
 const REQUIRED_REGEXP: &str = r"vhost\..*\.route\..*";
@@ -53,6 +55,18 @@ pub(super) struct Stats {
     regexps: Vec<String>,
     buckets: Vec<(String, Json)>,
     counts_connections: bool,
+    flavor: Flavor,
+}
+
+/// Whose bootstrap is followed where they differ.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+enum Flavor {
+    #[default]
+    Istio,
+    /// Higress's tags besides Istio's (`FOOTMAN_HIGRESS_BOOTSTRAP`).
+    Higress,
+    /// No tags at all: Higress with `LITE_METRICS`, whose image then takes its lite template.
+    HigressLite,
 }
 
 impl Stats {
@@ -76,6 +90,11 @@ impl Stats {
             regexps: list("sidecar.istio.io/statsInclusionRegexps", &matcher.regexps),
             buckets: buckets(vars),
             counts_connections: vars.bool("EXIT_ON_ZERO_ACTIVE_CONNECTIONS", false),
+            flavor: match vars.bool("FOOTMAN_HIGRESS_BOOTSTRAP", false) {
+                false => Flavor::Istio,
+                true if vars.text_or("LITE_METRICS", "").is_empty() => Flavor::Higress,
+                true => Flavor::HigressLite,
+            },
         }
     }
 
@@ -90,7 +109,12 @@ impl Stats {
         let own = self.tags.iter().map(|name| tag(name, &format!(r"({name}=\.=(.*?);\.;)")));
         let earlier = TAGS.iter().map(|(name, regex)| tag(name, regex));
         let later = LATER_TAGS.iter().map(|(name, regex)| tag(name, regex));
-        let tags: Vec<Json> = earlier.chain(own).chain(later).collect();
+        let higress = HIGRESS_TAGS.iter().map(|(name, regex)| tag(name, regex));
+        let tags: Vec<Json> = match self.flavor {
+            Flavor::Istio => earlier.chain(own).chain(later).collect(),
+            Flavor::Higress => earlier.chain(own).chain(later).chain(higress).collect(),
+            Flavor::HigressLite => Vec::new(),
+        };
         let mut config = json!({
             "use_all_default_tags": false,
             "stats_tags": tags,

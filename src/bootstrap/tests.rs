@@ -136,3 +136,18 @@ fn refused_settings_name_their_source() {
         assert!(errors.contains(named), "{name}={value}: {errors}");
     }
 }
+
+#[test]
+fn tags_of_higress() {
+    let tags = |env: &[(&str, &str)]| {
+        let bootstrap = document(&Vars::from_pairs(env.iter().copied())).unwrap();
+        let tags = bootstrap["stats_config"]["stats_tags"].as_array().unwrap().clone();
+        tags.iter().map(|tag| tag["tag_name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let (istio, higress) = (tags(&[("LITE_METRICS", "1")]), tags(&[("FOOTMAN_HIGRESS_BOOTSTRAP", "true")]));
+    assert_eq!(
+        (istio.len(), &higress[..16], &higress[16..]),
+        (16, &istio[..], &["phase".to_owned(), "ruleid".to_owned()][..])
+    );
+    assert_eq!(tags(&[("FOOTMAN_HIGRESS_BOOTSTRAP", "true"), ("LITE_METRICS", "1")]), Vec::<String>::new());
+}
