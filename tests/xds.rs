@@ -27,7 +27,7 @@ use footman::{
 use prost::Message;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf},
-    net::{TcpListener, UnixStream},
+    net::{TcpListener, TcpSocket, UnixStream},
     sync::{
         mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
         watch,
@@ -88,11 +88,15 @@ impl Service for Script {
 
 impl Lab {
     async fn new() -> Lab {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Lab::towards(listener.local_addr().unwrap().port(), listener, None)
+    }
+
+    /// An agent whose istiod has that port, whoever listens there.
+    fn towards(port: u16, listener: TcpListener, last_good: Option<xds::Store>) -> Lab {
         let folder = TempDir::new();
         let (sender, streams) = unbounded_channel();
         let plan = Arc::new(Mutex::new(Plan::default()));
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let port = listener.local_addr().unwrap().port();
         tokio::spawn(accept(listener, Arc::new(Script(sender)), Arc::clone(&plan)));
         let (publisher, names) = names::channel();
         let (anchor_sender, anchors) = watch::channel(None);
@@ -108,7 +112,8 @@ impl Lab {
             registry: registry.clone(),
         };
         let socket = folder.join("XDS");
-        let config = xds::Config { socket: socket.clone(), settings: Settings::default(), max_request: None };
+        let config =
+            xds::Config { socket: socket.clone(), settings: Settings::default(), max_request: None, last_good };
         let relay = Xds::bind(&config, links).unwrap();
         let (serving, drain) = Trigger::new();
         tokio::spawn(relay.run(drain));
@@ -457,4 +462,51 @@ async fn garbage_on_the_socket_hurts_nobody_else() {
     assert_eq!(within("its end", answers.raw(MAX_MESSAGE)).await.unwrap_err().code, Code::Internal);
     istiod.send_raw(response(CDS, "n", 10)).await.unwrap();
     assert_eq!(within("a response", responses.raw(MAX_MESSAGE)).await.unwrap(), Some(response(CDS, "n", 10)));
+}
+
+/// An edge gateway that restarts while its control plane is away serves what it had, until the control plane is back.
+#[tokio::test(start_paused = true)]
+async fn last_good_configuration_is_served_until_istiod_is_back() {
+    let folder = TempDir::new();
+    let store = xds::Store { folder: folder.join("kept"), max_age: Duration::from_secs(3600), max_bytes: 1 << 20 };
+    let accepted = response(CDS, "accepted", 100_000);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut lab = Lab::towards(listener.local_addr().unwrap().port(), listener, Some(store.clone()));
+    let (mut requests, mut responses) = lab.envoy(Kind::Sotw, Plan::default()).await;
+    requests.send(&request(CDS)).await.unwrap();
+    let (mut upstream, mut istiod) = lab.istiod().await;
+    next_type(&mut upstream).await;
+    let refusal = footman::proto::google::rpc::Status::default();
+    for (nonce, message, error_detail) in
+        [("accepted", &accepted, None), ("refused", &response(CDS, "refused", 10), Some(refusal))]
+    {
+        istiod.send_raw(message.clone()).await.unwrap();
+        assert_eq!(responses.raw(MAX_MESSAGE).await.unwrap().as_ref(), Some(message));
+        let answer = DiscoveryRequest { response_nonce: nonce.to_owned(), error_detail, ..request(CDS) };
+        requests.send(&answer).await.unwrap();
+        next_type(&mut upstream).await;
+    }
+    drop(lab);
+
+    // A port where nobody listens yet.
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = socket.local_addr().unwrap();
+    drop(socket);
+    let elsewhere = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut lab = Lab::towards(address.port(), elsewhere, Some(store));
+    let (mut requests, mut responses) = lab.envoy(Kind::Sotw, Plan::default()).await;
+    requests.send(&request(CDS)).await.unwrap();
+    assert_eq!(within("what was kept", responses.raw(MAX_MESSAGE)).await.unwrap(), Some(accepted));
+    assert!(lab.registry.text().contains("istio_agent_xds_last_good_age_seconds"));
+
+    let (sender, streams) = unbounded_channel();
+    lab.streams = streams;
+    let listener = TcpListener::bind(address).await.unwrap();
+    tokio::spawn(accept(listener, Arc::new(Script(sender)), Arc::clone(&lab.plan)));
+    assert_eq!(within("istiod's return", responses.raw(MAX_MESSAGE)).await.unwrap_err().code, Code::Unavailable);
+    let (mut requests, _responses) = lab.envoy(Kind::Sotw, Plan::default()).await;
+    requests.send(&request(CDS)).await.unwrap();
+    let (mut upstream, _answers) = lab.istiod().await;
+    assert_eq!(next_type(&mut upstream).await, CDS);
 }

@@ -141,6 +141,14 @@ impl Istiod {
         self.purpose.token.doubt()
     }
 
+    /// Makes sure that there is a connection that takes calls.
+    ///
+    /// # Errors
+    /// Why istiod cannot be reached.
+    pub async fn connect(&self) -> Result<(), Status> {
+        self.connection.client().await.map(drop)
+    }
+
     /// The live connection takes no more calls: the next one dials anew, and reads every file again.
     pub fn retire(&self) {
         self.connection.generation.fetch_add(1, Ordering::Relaxed);

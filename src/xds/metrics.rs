@@ -15,6 +15,8 @@ pub struct Metrics {
     pub failures: Counter,
     /// 1 while istiod refuses this proxy for good.
     pub refused: Gauge,
+    /// How old the configuration is that was served without istiod.
+    pub last_good_age: Gauge,
     istiod_ended: [Counter; 2],
     envoy_ended: [Counter; 2],
     largest: Gauge,
@@ -34,6 +36,11 @@ impl Metrics {
                 &[],
             ),
             refused: registry.gauge("istiod_refused", "1 while Istiod permanently refuses this proxy", &[]),
+            last_good_age: registry.gauge(
+                "xds_last_good_age_seconds",
+                "Age of the last good configuration that is served while Istiod is away",
+                &[],
+            ),
             istiod_ended: ended("istiod_connection_terminations", "The total number of connection errors to Istiod"),
             envoy_ended: ended("envoy_connection_terminations", "The total number of connection errors from envoy"),
             largest: registry.gauge("pilot_xds_recv_max", "The largest config size agent receives", &[]),

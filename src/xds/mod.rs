@@ -6,11 +6,13 @@
 mod ecds;
 mod ends;
 mod intercept;
+mod lastgood;
 mod message;
 mod metrics;
 mod outbox;
 pub mod peek;
 mod refusal;
+mod replay;
 mod requests;
 mod responses;
 mod session;
@@ -18,6 +20,7 @@ mod streams;
 mod types;
 
 pub use ecds::Rewrite;
+pub use lastgood::Store;
 pub use types::Kind;
 
 use std::{
@@ -59,6 +62,8 @@ pub struct Config {
     pub settings: Settings,
     /// The largest request that is taken; `None` for any.
     pub max_request: Option<usize>,
+    /// Where accepted configuration is kept; `None`: it is not.
+    pub last_good: Option<Store>,
 }
 
 /// The other ends of what the relay is connected to.
@@ -91,6 +96,7 @@ struct Proxy {
     links: Links,
     taken: Taken,
     max_request: Option<usize>,
+    last_good: Option<Store>,
     metrics: Metrics,
     streams: Arc<Streams>,
     refusals: Mutex<Refusals>,
@@ -128,8 +134,18 @@ impl Config {
         };
         let settings = Settings { max_streams, keepalive: Some(keepalive), ..Settings::default() };
         let socket = vars.path(&vars.proxy().config_path).join("XDS");
-        errors.into_result(Config { socket, settings, max_request })
+        errors.into_result(Config { socket, settings, max_request, last_good: last_good(vars) })
     }
+}
+
+/// `FOOTMAN_LAST_GOOD` (a folder; unset: off), `FOOTMAN_LAST_GOOD_MAX_AGE`, `FOOTMAN_LAST_GOOD_MAX_BYTES` (for each type).
+fn last_good(vars: &Vars) -> Option<Store> {
+    let folder = vars.text("FOOTMAN_LAST_GOOD").filter(|folder| !folder.is_empty())?;
+    Some(Store {
+        folder: vars.path(folder),
+        max_age: vars.duration("FOOTMAN_LAST_GOOD_MAX_AGE", Duration::from_secs(24 * 3600)),
+        max_bytes: u64::try_from(vars.int("FOOTMAN_LAST_GOOD_MAX_BYTES", 256 << 20)).unwrap_or(0),
+    })
 }
 
 impl Xds {
@@ -147,6 +163,7 @@ impl Xds {
                 extensions: links.rewrite.is_some(),
             },
             max_request: config.max_request,
+            last_good: config.last_good.clone(),
             metrics: Metrics::new(&links.registry),
             streams: Arc::default(),
             refusals: Mutex::default(),
@@ -214,6 +231,7 @@ impl Proxy {
     /// istiod has sent something on a stream.
     fn served(&self) {
         self.configured.store(true, Ordering::Relaxed);
+        self.metrics.last_good_age.clear();
         self.refusals().served();
         self.show_refusal();
     }
@@ -245,6 +263,10 @@ impl Proxy {
         json!({
             "istiod": self.links.istiod.address(),
             "refusals": { "inARow": count, "last": last.map(Status::to_string), "permanent": refusals.permanent().is_some() },
+            "lastGood": self.last_good.as_ref().map(|store| {
+                let age = |kind| store.age(kind).map(|age| age.as_secs());
+                json!({ "sotwAgeSeconds": age(Kind::Sotw), "deltaAgeSeconds": age(Kind::Delta) })
+            }),
             "streams": self.streams.json(),
         })
     }

@@ -153,8 +153,11 @@ impl<'a> Requests<'a> {
             self.subscribed = true;
             self.subscribe().await?;
         }
-        if let (Some(error), Some(nonce)) = (peek.text(Text::Error), peek.text(Text::Nonce)) {
+        let nonce = peek.text(Text::Nonce).unwrap_or_default();
+        if let Some(error) = peek.text(Text::Error) {
             log::warn!(target: "xdsproxy", "Envoy refused {type_url} ({nonce}): {error}");
+        } else if let Some(mut recorder) = self.stream.recorder() {
+            recorder.accepted(type_url, nonce);
         }
         Ok(())
     }

@@ -12,7 +12,8 @@ use super::{
     ecds::Step,
     ends::End,
     intercept,
-    peek::Peek,
+    lastgood::Recorder,
+    peek::{Peek, Text},
     session::Stream,
     types::{ECDS, Route},
 };
@@ -75,6 +76,7 @@ impl<'a> Responses<'a> {
             Next::Piece(Ok(None)) => Err(End::Istiod(Ok(()))),
             Next::Piece(Err(status)) => Err(End::Istiod(Err(status))),
             Next::Extension(Step::ToEnvoy(response)) => {
+                self.record_extensions(&response);
                 self.envoy.send_raw(response).await.map_err(|status| End::Envoy(Err(status)))
             }
             Next::Extension(Step::ToIstiod(request)) => {
@@ -128,19 +130,47 @@ impl<'a> Responses<'a> {
         let envoy_gone = |status| End::Envoy(Err(status));
         let begun = Instant::now();
         let mut left = incoming.length - incoming.held.len();
+        let type_url = incoming.peek.type_url().unwrap_or_default().to_owned();
+        let held = incoming.held.take();
+        self.record(&type_url, |recorder| {
+            recorder.begin(&type_url, incoming.length);
+            recorder.piece(&type_url, &held);
+        });
         self.envoy.begin(incoming.length).map_err(envoy_gone)?;
-        self.envoy.piece(incoming.held.take()).await.map_err(envoy_gone)?;
+        self.envoy.piece(held).await.map_err(envoy_gone)?;
         while left > 0 {
             let data = self.data().await?;
             left -= data.len();
             incoming.peek.feed(&data);
+            self.record(&type_url, |recorder| recorder.piece(&type_url, &data));
             self.envoy.piece(data).await.map_err(envoy_gone)?;
         }
+        let nonce = incoming.peek.text(Text::Nonce).unwrap_or_default();
+        self.record(&type_url, |recorder| recorder.end(&type_url, nonce));
         let took = begun.elapsed();
         if took > SLOW {
             log::warn!(target: "xdsproxy", "sendDownstream took {took:?} (id {})", self.stream.entry.id);
         }
         Ok(())
+    }
+
+    /// Keeps what passes, when that is asked for. Extension configurations that istiod sent for Envoy itself are not kept: they may
+    /// hold pull secrets.
+    fn record(&self, type_url: &str, note: impl FnOnce(&mut Recorder)) {
+        if let Some(mut recorder) = self.stream.recorder().filter(|_| type_url != ECDS) {
+            note(&mut recorder);
+        }
+    }
+
+    /// Keeps extension configurations as the agent has rewritten them.
+    fn record_extensions(&self, response: &Bytes) {
+        if let Some(mut recorder) = self.stream.recorder() {
+            let mut peek = Peek::response(self.stream.kind, response.len());
+            peek.feed(response);
+            recorder.begin(ECDS, response.len());
+            recorder.piece(ECDS, response);
+            recorder.end(ECDS, peek.text(Text::Nonce).unwrap_or_default());
+        }
     }
 
     async fn skip(&mut self, incoming: &mut Incoming) -> Result<(), End> {

@@ -22,7 +22,9 @@ use super::{
     Kind, Proxy,
     ecds::{Ecds, Step},
     ends::{Class, End, classify},
+    lastgood::Recorder,
     outbox::Outbox,
+    replay,
     requests::Requests,
     responses::Responses,
     streams::Entry,
@@ -41,6 +43,8 @@ pub(super) struct Stream<'a> {
     pub(super) answers: Outbox,
     /// Extension configurations; `None` when they pass unchanged.
     extensions: Option<Mutex<Ecds>>,
+    /// Keeps what Envoy accepts; `None` when that is not asked for.
+    recorder: Option<Mutex<Recorder>>,
     /// istiod has sent something.
     served: AtomicBool,
 }
@@ -67,6 +71,11 @@ impl Stream<'_> {
             None => std::task::Poll::Pending,
         })
         .await
+    }
+
+    /// What keeps the last good configuration.
+    pub(super) fn recorder(&self) -> Option<MutexGuard<'_, Recorder>> {
+        self.recorder.as_ref().map(|recorder| recorder.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Notes that istiod has sent a response: it does not refuse this proxy.
@@ -101,7 +110,7 @@ async fn relay(proxy: &Proxy, kind: Kind, entry: &Entry, envoy: &mut Receiver, a
     };
     let (requests, responses) = match opened {
         Ok(opened) => opened,
-        Err(status) => return End::Unreachable(status),
+        Err(status) => return without(proxy, (kind, status), envoy, answers).await,
     };
     let delta = if kind == Kind::Delta { "delta " } else { "" };
     log::info!(target: "xdsproxy", "connected to {delta}upstream XDS server: {} (id {})", proxy.links.istiod.address(), entry.id);
@@ -112,6 +121,7 @@ async fn relay(proxy: &Proxy, kind: Kind, entry: &Entry, envoy: &mut Receiver, a
         entry,
         answers: Outbox::default(),
         extensions: rewrite.map(|rewrite| Mutex::new(Ecds::new(kind, rewrite))),
+        recorder: proxy.last_good.as_ref().map(|store| Mutex::new(store.recorder(kind))),
         served: AtomicBool::new(false),
     };
     let end = tokio::select! {
@@ -125,6 +135,16 @@ async fn relay(proxy: &Proxy, kind: Kind, entry: &Entry, envoy: &mut Receiver, a
         proxy.refused(status);
     }
     end
+}
+
+/// There is no way to istiod. At a start without it, Envoy gets what it had accepted last, when that is kept.
+async fn without(proxy: &Proxy, (kind, status): (Kind, Status), envoy: &mut Receiver, answers: &mut Sender) -> End {
+    match &proxy.last_good {
+        Some(store) if !proxy.configured.load(Ordering::Relaxed) && store.age(kind).is_some() => {
+            replay::run(proxy, (kind, store), envoy, answers).await
+        }
+        _ => End::Unreachable(status),
+    }
 }
 
 /// Opens the stream to istiod; not before its time when istiod has just refused this proxy several times.
