@@ -20,3 +20,4 @@ mod support;
 mod wasm;
 mod wasm_envoy;
 mod xds;
+mod xds_envoy;
