@@ -195,7 +195,7 @@ impl Vars {
         self.role
     }
 
-    /// The node's addresses, INSTANCE_IP first; never empty.
+    /// The node's addresses, INSTANCE_IP first; empty only when annotations exclude every interface.
     pub fn ip_addresses(&self) -> &[IpAddr] {
         &self.addresses
     }
