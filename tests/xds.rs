@@ -146,6 +146,7 @@ fn way(port: u16) -> istiod::Config {
             address: format!("127.0.0.1:{port}"),
             host: "127.0.0.1".to_owned(),
             port,
+            proxy: None,
             authority: "istiod".to_owned(),
             tls: None,
             keepalive: Keepalive { interval: Duration::from_secs(30), timeout: Duration::from_secs(10) },

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use super::{
-    RootSource, Token,
+    Proxy, RootSource, Token,
     google::Google,
     material::Pair,
+    proxy,
     roots::{for_ca, for_xds, pair},
 };
 use crate::{
@@ -37,6 +38,8 @@ pub struct Endpoint {
     pub host: String,
     /// TCP port.
     pub port: u16,
+    /// The HTTP proxy on the way.
+    pub proxy: Option<Proxy>,
     /// `:authority` of calls.
     pub authority: String,
     /// `None`: plaintext.
@@ -139,6 +142,10 @@ fn endpoint(
         errors.add(source, why);
         Default::default()
     });
+    let proxy = proxy::for_host(vars, &host, port).unwrap_or_else(|why| {
+        errors.add("HTTPS_PROXY", why);
+        None
+    });
     let server_name = if !san.is_empty() {
         san.to_owned()
     } else if host.contains("localhost") {
@@ -152,6 +159,7 @@ fn endpoint(
         address: address.to_owned(),
         host,
         port,
+        proxy,
         authority,
         tls: tls.map(|(roots, pair)| Tls { roots, pair, server_name, policy }),
         keepalive: Keepalive {

@@ -8,6 +8,7 @@ mod config;
 mod google;
 mod material;
 mod probe;
+mod proxy;
 mod roots;
 mod shared;
 #[cfg(test)]
@@ -18,6 +19,7 @@ pub use config::{Config, Endpoint, Tls};
 pub use google::Google;
 pub use material::Pair;
 pub use probe::{Step, probe};
+pub use proxy::Proxy;
 pub use roots::{RootSource, is_file_mounted};
 pub use shared::Istiod;
 pub use token::Token;

@@ -287,11 +287,15 @@ impl Shared {
     ) -> Result<(Client, Option<IpAddr>), Status> {
         let deadline = Instant::now() + DIAL;
         let endpoint = &self.endpoint;
-        let tcp = dial::tcp_avoiding(avoided, &endpoint.host, endpoint.port, deadline)
-            .await
-            .map_err(|error| Status::transport(format!("istiod {error}")))?;
-        let peer = tcp.peer_addr().ok().map(|address| address.ip());
         let late = || self.failed(format!("no answer within {} s", DIAL.as_secs()));
+        let tcp = match &endpoint.proxy {
+            None => dial::tcp_avoiding(avoided, &endpoint.host, endpoint.port, deadline).await,
+            Some(proxy) => timeout_at(deadline, proxy.connect(&endpoint.host, endpoint.port, deadline))
+                .await
+                .map_err(|_| late())?,
+        };
+        let tcp = tcp.map_err(|error| Status::transport(format!("istiod {error}")))?;
+        let peer = tcp.peer_addr().ok().map(|address| address.ip());
         let io: BoxIo = match (config, &endpoint.tls) {
             (Some(config), Some(tls)) => timeout_at(deadline, tls::connect(Box::new(tcp), config, &tls.server_name))
                 .await

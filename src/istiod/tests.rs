@@ -84,6 +84,7 @@ fn config(port: u16, tls: Option<Tls>) -> Config {
             address: format!("127.0.0.1:{port}"),
             host: "127.0.0.1".to_owned(),
             port,
+            proxy: None,
             authority: "istiod".to_owned(),
             tls,
             keepalive: Keepalive { interval: Duration::from_secs(30), timeout: Duration::from_secs(10) },
