@@ -10,6 +10,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
+    sync::LazyLock,
 };
 
 use footman::{
@@ -23,7 +24,7 @@ use footman::{
 };
 use serde_json::{Map, Value as Json};
 
-use crate::support::TempDir;
+use crate::support::{TempDir, ca::Ca};
 
 /// Members of durations, which are compared by value.
 const DURATIONS: [&str; 5] = ["timeout", "interval", "rate", "duration", "delay"];
@@ -136,7 +137,8 @@ impl Case {
     }
 
     fn expand(&self, text: &str, root: &Path) -> String {
-        text.replace("${CWD}", &root.to_string_lossy())
+        static CA_PEM: LazyLock<String> = LazyLock::new(|| Ca::new("golden root").unwrap().root_pem());
+        text.replace("${CWD}", &root.to_string_lossy()).replace("${CA_PEM}", &CA_PEM)
     }
 
     /// Everything in which `outcome` differs from the recording.

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use rustls::pki_types::{CertificateDer, pem::PemObject};
+
 use super::material::Pair;
 use crate::{config::Vars, net::tls::SystemStore};
 
@@ -88,12 +90,18 @@ pub(super) fn pair(vars: &Vars, ca: bool) -> Option<Pair> {
     Some(Pair { chain: named("ISTIO_META_TLS_CLIENT_CERT_CHAIN")?, key: named("ISTIO_META_TLS_CLIENT_KEY")? })
 }
 
+/// A file that can serve now; later on, a broken one keeps what was usable before.
 fn existing(purpose: &str, file: PathBuf) -> Result<RootSource, String> {
-    if file.is_file() {
-        Ok(RootSource::File(file))
-    } else {
-        Err(format!("root CA file for {purpose} does not exist {}", file.display()))
+    if !file.is_file() {
+        return Err(format!("root CA file for {purpose} does not exist {}", file.display()));
     }
+    let pem =
+        std::fs::read(&file).map_err(|error| format!("root CA file for {purpose} {}: {error}", file.display()))?;
+    if CertificateDer::pem_slice_iter(&pem).flatten().next().is_none() {
+        let why = "failed to create TLS dial option with root certificates";
+        return Err(format!("{why}: there is no certificate in {}", file.display()));
+    }
+    Ok(RootSource::File(file))
 }
 
 fn system(vars: &Vars) -> SystemStore {

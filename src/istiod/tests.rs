@@ -248,7 +248,8 @@ async fn roots_follow_the_tables() {
     let file = |purpose: fn(&Vars) -> Result<Config, crate::config::Errors>, pairs: &[(&str, &str)]| {
         purpose(&vars(pairs)).map(|config| config.endpoint.tls.map(|tls| tls.roots.to_string()))
     };
-    let this = file!();
+    let authority = Authority::new("tables");
+    let this = authority.root.to_str().unwrap();
     let xds = |pairs: &[(&str, &str)]| file(Config::for_discovery, pairs);
     let ca = |pairs: &[(&str, &str)]| file(Config::for_ca, pairs);
     assert_eq!(xds(&[("XDS_ROOT_CA", "SYSTEM")]).unwrap().unwrap(), "roots of the system");
@@ -257,6 +258,7 @@ async fn roots_follow_the_tables() {
     assert_eq!(ca(&[("CA_ROOT_CA", this), ("CA_ADDR", "ca:1")]).unwrap().unwrap(), format!("roots {this}"));
     assert_eq!(ca(&[("CA_ADDR", "ca:15010")]).unwrap(), None);
     for (errors, text) in [
+        (xds(&[("XDS_ROOT_CA", file!())]), "failed to create TLS dial option with root certificates"),
         (xds(&[("XDS_ROOT_CA", "/missing")]), "root CA file for XDS does not exist /missing"),
         (xds(&[("PILOT_CERT_PROVIDER", "none")]), "configured provider as none"),
         (ca(&[("PILOT_CERT_PROVIDER", "none")]), "configured provider as none"),
