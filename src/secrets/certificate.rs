@@ -10,7 +10,7 @@ use x509_cert::{
 
 use crate::wires::Leaf;
 
-use super::pem;
+use super::{distinguished::Distinguished, pem};
 
 /// The label of certificates in PEM.
 pub(crate) const LABEL: &str = "CERTIFICATE";
@@ -28,8 +28,8 @@ pub(crate) fn parse(der: &[u8]) -> Option<Parsed> {
     let inner = certificate.tbs_certificate();
     let validity = inner.validity();
     let leaf = Leaf {
-        subject: inner.subject().to_string(),
-        issuer: inner.issuer().to_string(),
+        subject: Distinguished(inner.subject()).to_string(),
+        issuer: Distinguished(inner.issuer()).to_string(),
         names: names(&certificate),
         serial: inner.serial_number().as_bytes().iter().map(|byte| format!("{byte:02x}")).collect(),
         not_before: since_epoch(validity.not_before.to_unix_duration()),

@@ -13,6 +13,7 @@ mod certificate;
 mod config;
 mod csr;
 mod debug;
+mod distinguished;
 mod file;
 mod files;
 mod key;
