@@ -29,8 +29,10 @@ pub(super) type Fingerprint = [u8; 32];
 /// What was read for one dial.
 pub(super) struct Material {
     pub(super) fingerprint: Fingerprint,
-    roots: Roots,
+    pub(super) roots: Roots,
     identity: Option<Identity>,
+    /// When the certificate that is shown ends.
+    pub(super) ends: Option<SystemTime>,
     /// Why there is no identity although files for one are configured.
     pub(super) warning: Option<String>,
 }
@@ -47,20 +49,20 @@ impl Material {
                 Roots::Pem(pem)
             }
         };
-        let (mut identity, mut warning) = (None, None);
+        let (mut identity, mut ends, mut warning) = (None, None, None);
         if let Some(pair) = &tls.pair {
             match pair.read() {
-                Ok(read) => {
+                Ok((read, end)) => {
                     context.update(&read.chain);
                     context.update(&read.key);
-                    identity = Some(read);
+                    (identity, ends) = (Some(read), Some(end));
                 }
                 Err(reason) => warning = Some(reason),
             }
         }
         let mut fingerprint = [0; 32];
         fingerprint.copy_from_slice(context.finish().as_ref());
-        Material { fingerprint, roots, identity, warning }
+        Material { fingerprint, roots, identity, ends, warning }
     }
 
     /// Settings made of it.
@@ -70,18 +72,19 @@ impl Material {
 }
 
 impl Pair {
-    /// The pair, unless its certificate cannot be shown; then the reason, as Istio words it. A key that does not fit is shown: the
+    /// The pair and its end, unless its certificate cannot be shown; then the reason, as Istio words it. A key that does not fit is shown: the
     /// dial fails, for that is a mistake that a token should not hide.
-    fn read(&self) -> Result<Identity, String> {
+    fn read(&self) -> Result<(Identity, SystemTime), String> {
         let chain = std::fs::read(&self.chain).unwrap_or_default();
         let unusable = |why: String| format!("{why} ({}), using token instead", self.chain.display());
         let leaf = CertificateDer::from_pem_slice(&chain)
             .ok()
             .and_then(|der| Certificate::from_der(&der).ok())
             .ok_or_else(|| unusable("cannot parse the cert chain".to_owned()))?;
-        if leaf.tbs_certificate().validity().not_after.to_system_time() < SystemTime::now() {
+        let end = leaf.tbs_certificate().validity().not_after.to_system_time();
+        if end < SystemTime::now() {
             return Err(unusable("cert expired".to_owned()));
         }
-        Ok(Identity { chain, key: Zeroizing::new(std::fs::read(&self.key).unwrap_or_default()) })
+        Ok((Identity { chain, key: Zeroizing::new(std::fs::read(&self.key).unwrap_or_default()) }, end))
     }
 }

@@ -9,6 +9,7 @@ mod google;
 mod material;
 mod probe;
 mod proxy;
+mod roll;
 mod roots;
 mod shared;
 #[cfg(test)]

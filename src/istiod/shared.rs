@@ -1,15 +1,16 @@
 //! One connection to istiod, shared by all calls of the agent that go to the same endpoint with the same credentials.
 //!
 //! It is dialled when a call needs it. A connection that istiod has said goodbye to (GOAWAY), or whose roots or client certificate
-//! have changed on disk since, takes no new calls; the calls on it go on.
+//! have changed on disk since, takes no new calls; the calls on it go on, unless its server is no longer believed ([`roll`](super::roll)).
 
 use std::{
+    future::{Future, pending},
     net::IpAddr,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use prost::Message;
@@ -17,7 +18,11 @@ use ring::digest::{Context, SHA256};
 use rustls::ClientConfig;
 use tokio::time::{Instant, timeout_at};
 
-use super::{Config, Endpoint, RootSource, Tls, Token, material::Fingerprint, material::Material};
+use super::{
+    Config, Endpoint, RootSource, Tls, Token,
+    material::{Fingerprint, Material},
+    roll::Basis,
+};
 use crate::{
     grpc::{Call, Client, Metadata, Receiver, Sender, Settings, Status},
     net::{BoxIo, dial, tls},
@@ -61,10 +66,19 @@ struct Shared {
 struct State {
     live: Option<Live>,
     /// Settings that were usable, for when a file is broken for a while.
-    last_good: Option<(Fingerprint, Arc<ClientConfig>)>,
+    last_good: Option<Usable>,
     failure: Option<Status>,
     /// The address that has turned us away.
     avoided: Option<IpAddr>,
+}
+
+/// Settings of TLS, and what they were made of.
+#[derive(Clone)]
+struct Usable {
+    fingerprint: Fingerprint,
+    config: Arc<ClientConfig>,
+    /// When the certificate that is shown ends.
+    ends: Option<SystemTime>,
 }
 
 struct Live {
@@ -224,8 +238,8 @@ impl Shared {
             None => Ok(None),
             Some((tls, material)) => self.settings(tls, &material, &mut state).map(Some),
         };
-        let fingerprint =
-            chosen.as_ref().map_or([0; 32], |chosen| chosen.as_ref().map_or([0; 32], |(print, _)| *print));
+        let usable = chosen.as_ref().ok().and_then(Option::as_ref);
+        let fingerprint = usable.map_or([0; 32], |usable| usable.fingerprint);
         let generation = self.generation.load(Ordering::Relaxed);
         if let Some(live) = &mut state.live
             && live.generation == generation
@@ -238,7 +252,7 @@ impl Shared {
             state.avoided = state.live.as_ref().and_then(|live| live.peer);
         }
         let dialled = match chosen {
-            Ok(chosen) => self.dial(chosen.map(|(_, config)| config), state.avoided).await,
+            Ok(chosen) => self.dial(chosen, state.avoided).await,
             Err(status) => Err(status),
         };
         self.dials.fetch_add(1, Ordering::Relaxed);
@@ -250,16 +264,12 @@ impl Shared {
     }
 
     /// TLS settings by what the files say now, or else by what they said when they were last usable.
-    fn settings(
-        &self,
-        tls: &Tls,
-        material: &Material,
-        state: &mut State,
-    ) -> Result<(Fingerprint, Arc<ClientConfig>), Status> {
-        let last_good = state.last_good.as_ref().filter(|(print, _)| *print == material.fingerprint);
+    fn settings(&self, tls: &Tls, material: &Material, state: &mut State) -> Result<Usable, Status> {
+        let Material { fingerprint, ends, .. } = *material;
+        let last_good = state.last_good.as_ref().filter(|usable| usable.fingerprint == fingerprint);
         let made = match last_good {
-            Some((_, config)) => Ok(Arc::clone(config)),
-            None => material.config(tls),
+            Some(usable) => Ok(usable.clone()),
+            None => material.config(tls).map(|config| Usable { fingerprint, config, ends }),
         };
         let complaint = match &made {
             Ok(_) => material.warning.clone(),
@@ -271,20 +281,16 @@ impl Shared {
             log::warn!(target: "xdsproxy", "connection to {}: {complaint}", self.endpoint.address);
         }
         match (made, &state.last_good) {
-            (Ok(config), _) => {
-                state.last_good = Some((material.fingerprint, Arc::clone(&config)));
-                Ok((material.fingerprint, config))
+            (Ok(usable), _) => {
+                state.last_good = Some(usable.clone());
+                Ok(usable)
             }
             (Err(tls::Error::NoRoots), Some(last_good)) => Ok(last_good.clone()),
             (Err(error), _) => Err(self.failed(format!("{error} ({})", tls.roots))),
         }
     }
 
-    async fn dial(
-        &self,
-        config: Option<Arc<ClientConfig>>,
-        avoided: Option<IpAddr>,
-    ) -> Result<(Client, Option<IpAddr>), Status> {
+    async fn dial(&self, usable: Option<Usable>, avoided: Option<IpAddr>) -> Result<(Client, Option<IpAddr>), Status> {
         let deadline = Instant::now() + DIAL;
         let endpoint = &self.endpoint;
         let late = || self.failed(format!("no answer within {} s", DIAL.as_secs()));
@@ -296,17 +302,21 @@ impl Shared {
         };
         let tcp = tcp.map_err(|error| Status::transport(format!("istiod {error}")))?;
         let peer = tcp.peer_addr().ok().map(|address| address.ip());
-        let io: BoxIo = match (config, &endpoint.tls) {
-            (Some(config), Some(tls)) => timeout_at(deadline, tls::connect(Box::new(tcp), config, &tls.server_name))
-                .await
-                .map_err(|_| late())?
-                .map_err(|error| self.failed(format!("{error} (name {:?}, {})", tls.server_name, tls.roots)))?,
-            _ => Box::new(tcp),
+        let (io, basis): (BoxIo, _) = match (usable, &endpoint.tls) {
+            (Some(Usable { fingerprint, config, ends }), Some(tls)) => {
+                let shaken = tls::connect_to_peer(Box::new(tcp), config, &tls.server_name);
+                let (io, peer) = timeout_at(deadline, shaken)
+                    .await
+                    .map_err(|_| late())?
+                    .map_err(|error| self.failed(format!("{error} (name {:?}, {})", tls.server_name, tls.roots)))?;
+                (io, peer.map(|peer| Basis { peer, fingerprint, ends }))
+            }
+            _ => (Box::new(tcp), None),
         };
         let settings =
             Settings { stream_window: STREAM_WINDOW, keepalive: Some(endpoint.keepalive), ..Settings::default() };
         let (client, drive) = Client::handshake(io, settings).await?;
-        tokio::spawn(drive);
+        tokio::spawn(carry(drive, basis, endpoint.tls.clone(), endpoint.address.clone()));
         timeout_at(deadline, client.greeted()).await.map_err(|_| late())??;
         Ok((client, peer))
     }
@@ -328,6 +338,25 @@ impl Shared {
             None if had => log::info!(target: "xdsproxy", "istiod {}: connected again", self.endpoint.address),
             None => {}
         }
+    }
+}
+
+/// Carries a connection until it ends, or until what it rests on is gone.
+async fn carry(
+    drive: impl Future<Output = Result<(), Status>>,
+    basis: Option<Basis>,
+    tls: Option<Tls>,
+    address: String,
+) {
+    let lost = async {
+        match (basis, &tls) {
+            (Some(basis), Some(tls)) => basis.lost(tls).await,
+            _ => pending().await,
+        }
+    };
+    tokio::select! {
+        _ = drive => {}
+        reason = lost => log::info!(target: "xdsproxy", "istiod {address}: {reason}; ending this connection, dialling anew"),
     }
 }
 

@@ -228,6 +228,80 @@ async fn roots_are_read_at_every_dial() {
     ask(&istiod).await.unwrap();
 }
 
+/// A stream over TLS to a server of `authority`, with a clock that stands still but for timers.
+async fn stream_on_paused_time(authority: &Authority) -> (Server, Istiod, Sender, Receiver) {
+    let server = Server::start(Some(authority.server("istiod.test"))).await;
+    let mut config = config(server.port, Some(authority.tls("istiod.test")));
+    // Pings would race with the clock.
+    config.endpoint.keepalive.interval = Duration::from_secs(86_400);
+    let istiod = Istiod::new(config);
+    let (sender, receiver) = istiod.stream("/t/Stream").await.unwrap();
+    tokio::time::pause();
+    (server, istiod, sender, receiver)
+}
+
+#[tokio::test]
+async fn connection_is_rolled_within_a_minute_when_its_server_no_longer_verifies() {
+    let authority = Authority::new("rolled");
+    let (server, istiod, _sender, mut answers) = stream_on_paused_time(&authority).await;
+    let unchanged = tokio::time::timeout(Duration::from_secs(3600), answers.message::<Note>(1000));
+    assert!(unchanged.await.is_err(), "ended without reason");
+
+    std::fs::write(&authority.root, Authority::new("stranger").issuer.pem()).unwrap();
+    let changed = tokio::time::Instant::now();
+    let status = answers.message::<Note>(1000).await.unwrap_err();
+    assert_eq!(status.code, Code::Unavailable, "{status}");
+    assert!(changed.elapsed() <= Duration::from_secs(71), "{:?}", changed.elapsed());
+    // The next dial uses the new roots.
+    tokio::time::resume();
+    assert!(ask(&istiod).await.unwrap_err().message.contains("UnknownIssuer"));
+    assert_eq!(server.accepted(), 1);
+}
+
+#[tokio::test]
+async fn connection_stays_while_its_server_verifies() {
+    let authority = Authority::new("stays");
+    let (server, istiod, mut sender, mut answers) = stream_on_paused_time(&authority).await;
+    let both = Authority::new("another").issuer.pem() + &authority.issuer.pem();
+    // More roots, half a file, and the old ones again.
+    for text in [both.as_str(), "-----BEGIN", &authority.issuer.pem()] {
+        std::fs::write(&authority.root, text).unwrap();
+        let quiet = tokio::time::timeout(Duration::from_secs(3600), answers.message::<Note>(1000));
+        assert!(quiet.await.is_err(), "ended with {text}");
+    }
+    // New calls dial with the new roots at once; the stream goes on beside them.
+    std::fs::write(&authority.root, &both).unwrap();
+    tokio::time::resume();
+    ask(&istiod).await.unwrap();
+    assert_eq!(server.accepted(), 2);
+    sender.send(&Note::default()).await.unwrap();
+    assert!(answers.message::<Note>(1000).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn connection_is_rolled_before_its_client_certificate_ends_once_a_newer_one_is_there() {
+    let authority = Authority::new("ends");
+    let server = Server::start(Some(authority.server("istiod.test"))).await;
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::new(["client".to_owned()]).unwrap();
+    let now = std::time::SystemTime::now();
+    params.not_after = (now + Duration::from_secs(3600)).into();
+    let file = std::env::temp_dir().join(format!("footman-pair-{}.pem", std::process::id()));
+    std::fs::write(&file, params.signed_by(&key, &authority.issuer).unwrap().pem() + &key.serialize_pem()).unwrap();
+    let mut tls = authority.tls("istiod.test");
+    tls.pair = Some(Pair { chain: file.clone(), key: file.clone() });
+    for (ends, rolled) in [(60, true), (600, false), (7200, false)] {
+        let tcp = tokio::net::TcpStream::connect(("127.0.0.1", server.port)).await.unwrap();
+        let config = material::Material::read(&tls).config(&tls).unwrap();
+        let (_io, peer) = crate::net::tls::connect_to_peer(Box::new(tcp), config, "istiod.test").await.unwrap();
+        let ends = Some(now + Duration::from_secs(ends));
+        let basis = roll::Basis { peer: peer.unwrap(), fingerprint: [0; 32], ends };
+        let reason = basis.is_lost(&tls, Duration::from_secs(120));
+        assert_eq!(reason.is_some(), rolled, "{ends:?}: {reason:?}");
+    }
+    std::fs::remove_file(file).unwrap();
+}
+
 #[tokio::test]
 async fn name_in_the_certificate_counts() {
     let authority = Authority::new("name");

@@ -9,12 +9,15 @@ use std::{
 
 use rustls::{
     CipherSuite, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme, SupportedProtocolVersion,
-    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    client::{
+        WebPkiServerVerifier,
+        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    },
     crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature},
     pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject},
     version::{TLS12, TLS13},
 };
-use tokio_rustls::TlsConnector;
+use tokio_rustls::{TlsConnector, client::TlsStream};
 use zeroize::Zeroizing;
 
 use super::{BoxIo, ReadAhead};
@@ -71,6 +74,14 @@ pub enum Protocol {
     Any,
     /// The server is asked for nothing.
     Unsaid,
+}
+
+/// The server of a connection, as it has shown itself.
+#[derive(Debug)]
+pub struct Peer {
+    chain: Vec<CertificateDer<'static>>,
+    name: String,
+    provider: Arc<CryptoProvider>,
 }
 
 /// Why TLS failed.
@@ -147,15 +158,46 @@ pub async fn connect(io: BoxIo, config: Arc<ClientConfig>, server_name: &str) ->
     if only_http2 && !http2 { Err(Error::NotHttp2) } else { Ok(io) }
 }
 
+/// Like [`connect`], for HTTP/2; tells whom we speak with, so that they can be judged again by other roots.
+///
+/// # Errors
+/// As [`connect`].
+pub async fn connect_to_peer(
+    io: BoxIo,
+    config: Arc<ClientConfig>,
+    server_name: &str,
+) -> Result<(BoxIo, Option<Peer>), Error> {
+    let provider = Arc::clone(config.crypto_provider());
+    let stream = handshake(io, config, server_name).await?;
+    let session = stream.get_ref().1;
+    if session.alpn_protocol() != Some(b"h2") {
+        return Err(Error::NotHttp2);
+    }
+    let chain = session.peer_certificates().map(|chain| chain.iter().map(|der| der.clone().into_owned()).collect());
+    let peer = chain.map(|chain| Peer { chain, name: server_name.to_owned(), provider });
+    Ok((Box::new(stream), peer))
+}
+
 /// Like [`connect`], for [`Protocol::Any`]; tells whether the server chose HTTP/2.
 ///
 /// # Errors
 /// As [`connect`].
 pub async fn connect_any(io: BoxIo, config: Arc<ClientConfig>, server_name: &str) -> Result<(BoxIo, bool), Error> {
-    let name = ServerName::try_from(server_name.to_owned()).map_err(|_| Error::ServerName(server_name.to_owned()))?;
-    let stream = TlsConnector::from(config).connect(name, ReadAhead::new(io)).await.map_err(Error::Handshake)?;
+    let stream = handshake(io, config, server_name).await?;
     let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     Ok((Box::new(stream), http2))
+}
+
+async fn handshake(
+    io: BoxIo,
+    config: Arc<ClientConfig>,
+    server_name: &str,
+) -> Result<TlsStream<ReadAhead<BoxIo>>, Error> {
+    TlsConnector::from(config).connect(name(server_name)?, ReadAhead::new(io)).await.map_err(Error::Handshake)
+}
+
+fn name(server_name: &str) -> Result<ServerName<'static>, Error> {
+    ServerName::try_from(server_name.to_owned()).map_err(|_| Error::ServerName(server_name.to_owned()))
 }
 
 fn store(pem: &[u8]) -> Result<RootCertStore, Error> {
@@ -188,6 +230,26 @@ fn append_directory(directory: &Path, pem: &mut Vec<u8>) {
             pem.extend_from_slice(&bytes);
             pem.push(b'\n');
         }
+    }
+}
+
+impl Peer {
+    /// Whether these roots vouch for it now, as a new handshake would ask.
+    ///
+    /// # Errors
+    /// Why not: as [`connect`], or [`Error::NoRoots`].
+    pub fn verify(&self, roots: &Roots) -> Result<(), Error> {
+        let store = match roots {
+            Roots::Pem(pem) => store(pem)?,
+            Roots::System(system) => system.load()?,
+            Roots::Unverified => return Ok(()),
+        };
+        let (leaf, others) = self.chain.split_first().ok_or(Error::NoRoots)?;
+        let refused = |error: rustls::Error| Error::Handshake(io::Error::new(io::ErrorKind::InvalidData, error));
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(store), Arc::clone(&self.provider))
+            .build()
+            .map_err(|_| Error::NoRoots)?;
+        verifier.verify_server_cert(leaf, others, &name(&self.name)?, &[], UnixTime::now()).map(drop).map_err(refused)
     }
 }
 
