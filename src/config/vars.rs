@@ -159,6 +159,13 @@ impl Vars {
         Vars::bare(pairs.into_iter().map(|(name, value)| (name.into(), value.into())).collect())
     }
 
+    /// The same with relative paths below another folder.
+    #[cfg(test)]
+    pub(crate) fn with_root(mut self, root: PathBuf) -> Vars {
+        self.root = root;
+        self
+    }
+
     /// The same with labels and annotations of a pod.
     #[cfg(test)]
     pub(crate) fn with_pod(mut self, labels: &[(&str, &str)], annotations: &[(&str, &str)]) -> Vars {

@@ -1,6 +1,6 @@
 //! Where istiod is and how it is spoken to, from the agent's configuration.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use super::{
     Proxy, RootSource, Token,
@@ -16,6 +16,8 @@ use crate::{
 };
 
 const TOKEN_FILE: &str = "./var/run/secrets/tokens/istio-token";
+/// The token of the service account itself.
+const FIRST_PARTY_TOKEN: &str = "./var/run/secrets/kubernetes.io/serviceaccount/token";
 const DEFAULT_NAME: &str = "istiod.istio-system.svc";
 
 /// One purpose of istiod: configuration, or certificates.
@@ -97,6 +99,7 @@ impl Config {
             ("CA_ADDR", own, String::new())
         };
         let tls = if address.ends_with(":15010") {
+            vars.warn(format!("{source}: certificates are asked for without TLS at {address}: for debugging only"));
             None
         } else {
             match for_ca(vars) {
@@ -117,7 +120,7 @@ fn config(vars: &Vars, endpoint: Endpoint, prefix: &str, mut errors: Errors) -> 
     headers.extend(vars.prefixed(prefix).map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned())));
     let fetcher = vars.text_or("CREDENTIAL_FETCHER_TYPE", "");
     let token = match fetcher.as_str() {
-        "" | "JWT" => Token::File(vars.path(TOKEN_FILE)),
+        "" | "JWT" => Token::File(token_file(vars)),
         "GoogleComputeEngine" => {
             let audience = vars.text_or("TRUST_DOMAIN", "cluster.local");
             Token::Google(Google::new(&vars.text_or("GCE_METADATA_HOST", ""), &audience, vars.path(TOKEN_FILE)))
@@ -129,6 +132,14 @@ fn config(vars: &Vars, endpoint: Endpoint, prefix: &str, mut errors: Errors) -> 
         }
     };
     errors.into_result(Config { endpoint, headers, token })
+}
+
+/// Where kubelet puts the token. Today's Istio looks at one place whatever `JWT_POLICY` says; Higress (Istio 1.19) takes
+/// `first-party-jwt` at its word, and then mounts no other one.
+fn token_file(vars: &Vars) -> PathBuf {
+    let (projected, own) = (vars.path(TOKEN_FILE), vars.path(FIRST_PARTY_TOKEN));
+    let is_own = vars.text("JWT_POLICY") == Some("first-party-jwt") && !projected.exists() && own.exists();
+    if is_own { own } else { projected }
 }
 
 fn endpoint(

@@ -9,6 +9,8 @@ use crate::{config::Vars, net::tls::SystemStore};
 
 const MESH_ROOT: &str = "./var/run/secrets/istio/root-cert.pem";
 const CERTS_ROOT: &str = "./etc/certs/root-cert.pem";
+/// Where Kubernetes mounts its own CA.
+const KUBERNETES_ROOT: &str = "./var/run/secrets/kubernetes.io/serviceaccount/ca.crt";
 const SPIFFE_CREDENTIALS: &str = "./var/run/secrets/workload-spiffe-credentials";
 
 /// Where trust roots come from.
@@ -40,6 +42,8 @@ pub(super) fn for_xds(vars: &Vars) -> Result<RootSource, String> {
         vars.path(explicit)
     } else if vars.path(CERTS_ROOT).is_file() {
         vars.path(CERTS_ROOT)
+    } else if let Some(file) = kubernetes(vars) {
+        file
     } else if !provisioned.is_empty() {
         // On a VM it may be written later than this.
         return Ok(RootSource::File(vars.path(provisioned).join("root-cert.pem")));
@@ -66,6 +70,8 @@ pub(super) fn for_ca(vars: &Vars) -> Result<RootSource, String> {
         vars.path(explicit)
     } else if provider == "custom" {
         vars.path(CERTS_ROOT)
+    } else if let Some(file) = kubernetes(vars) {
+        file
     } else if !provisioned.is_empty() {
         vars.path(provisioned).join("root-cert.pem")
     } else if provider == "none" {
@@ -74,6 +80,13 @@ pub(super) fn for_ca(vars: &Vars) -> Result<RootSource, String> {
         vars.path(MESH_ROOT)
     };
     existing("CA", chosen)
+}
+
+/// Kubernetes' CA, where `PILOT_CERT_PROVIDER=kubernetes` says that it has signed istiod's certificate: Higress (Istio 1.19) knows
+/// that value; today's Istio does not, and takes the mesh's root, which is what is left where Kubernetes mounts nothing.
+fn kubernetes(vars: &Vars) -> Option<PathBuf> {
+    let file = vars.path(KUBERNETES_ROOT);
+    (vars.text("PILOT_CERT_PROVIDER") == Some("kubernetes") && file.is_file()).then_some(file)
 }
 
 /// The client certificate shown to istiod; `None`: identified by token only.

@@ -363,3 +363,47 @@ async fn names_and_headers() {
     let own = Config::for_ca(&vars(&[ca[0], ca[1], ("CA_ADDR", "localhost:15012")])).unwrap();
     assert_eq!(own.endpoint.authority, "istiod.istio-system.svc");
 }
+
+#[tokio::test]
+async fn kubernetes_roots_and_token_count_where_higress_asks_for_them() {
+    let authority = Authority::new("kubernetes");
+    let root = std::env::temp_dir().join(format!("footman-istiod-{}", std::process::id()));
+    let mounts = root.join("var/run/secrets");
+    for (file, text) in [
+        ("istio/root-cert.pem", authority.issuer.pem()),
+        ("kubernetes.io/serviceaccount/ca.crt", authority.issuer.pem()),
+        ("kubernetes.io/serviceaccount/token", "own".to_owned()),
+    ] {
+        std::fs::create_dir_all(mounts.join(file).parent().unwrap()).unwrap();
+        std::fs::write(mounts.join(file), text).unwrap();
+    }
+    let found = |pairs: &[(&str, &str)]| {
+        let vars = vars(pairs).with_root(root.clone());
+        [Config::for_discovery(&vars).unwrap(), Config::for_ca(&vars).unwrap()].map(|config| {
+            let Token::File(token) = config.token else { panic!("no token file") };
+            let roots = config.endpoint.tls.unwrap().roots.to_string();
+            (roots.rsplit('/').next().unwrap().to_owned(), token.file_name().unwrap().to_str().unwrap().to_owned())
+        })
+    };
+    let both = |roots: &str, token: &str| [(roots.to_owned(), token.to_owned()), (roots.to_owned(), token.to_owned())];
+    assert_eq!(found(&[]), both("root-cert.pem", "istio-token"));
+    let higress = [("PILOT_CERT_PROVIDER", "kubernetes"), ("JWT_POLICY", "first-party-jwt")];
+    assert_eq!(found(&higress), both("ca.crt", "token"));
+    // The projected token counts where there is one, as in Istio; so does the mesh's root where Kubernetes mounts none.
+    std::fs::create_dir_all(mounts.join("tokens")).unwrap();
+    std::fs::write(mounts.join("tokens/istio-token"), "projected").unwrap();
+    std::fs::remove_file(mounts.join("kubernetes.io/serviceaccount/ca.crt")).unwrap();
+    assert_eq!(found(&higress), both("root-cert.pem", "istio-token"));
+    std::fs::remove_dir_all(root).unwrap();
+}
+
+#[test]
+fn plaintext_to_the_ca_is_warned_of() {
+    let vars = vars(&[("CA_ADDR", "ca.test:15010")]);
+    assert!(Config::for_ca(&vars).unwrap().endpoint.tls.is_none());
+    assert!(
+        vars.warnings().iter().any(|warning| warning.contains("without TLS at ca.test:15010")),
+        "{:?}",
+        vars.warnings()
+    );
+}
