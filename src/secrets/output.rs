@@ -191,3 +191,125 @@ fn remove_leftovers(directory: &Path) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        os::unix::fs::MetadataExt,
+        sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+        time::Duration,
+    };
+
+    use super::*;
+    use crate::{
+        base::Trigger,
+        secrets::{
+            certificate, key,
+            testing::{Authority, Scratch, snapshot},
+        },
+    };
+
+    fn config(scratch: &Scratch) -> Config {
+        Config { directory: scratch.path("out/certs"), mode: 0o640, owner: (None, None) }
+    }
+
+    /// Reads key and chain as a consumer would, again when a renewal came between the two; whether they belong together.
+    fn read_pair(directory: &Path) -> Option<bool> {
+        let text = |name| fs::read(directory.join(name)).ok();
+        let whole = |text: &Vec<u8>| text.starts_with(b"-----BEGIN ") && text.ends_with(b"-----\n");
+        let (secret, chain, again) = (text(KEY)?, text(CHAIN)?, text(KEY)?);
+        assert!(whole(&secret) && whole(&chain) && whole(&again), "half a file was seen");
+        let leaf = certificate::parse(&certificate::ders(&chain)[0]).unwrap();
+        (secret == again).then(|| key::public_key(&secret).unwrap() == Some(leaf.public_key))
+    }
+
+    #[test]
+    fn a_hundred_renewals_never_show_half_a_file() {
+        let (scratch, authority) = (Scratch::new(), Authority::new("root"));
+        let config = config(&scratch);
+        let (done, seen) = (AtomicBool::new(false), AtomicUsize::new(0));
+        // At most the moment between two renames can be seen, and what is read after it fits.
+        let reader = || {
+            let mut torn = 0;
+            while !done.load(Ordering::Relaxed) {
+                match read_pair(&config.directory) {
+                    Some(false) => torn += 1,
+                    Some(true) => {
+                        torn = 0;
+                        seen.fetch_add(1, Ordering::Relaxed);
+                    }
+                    None => {}
+                }
+                assert!(torn < 1000, "key and chain stay different");
+            }
+        };
+        std::thread::scope(|scope| {
+            let reading = scope.spawn(reader);
+            let writing = scope.spawn(|| {
+                let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+                let mut inodes = std::collections::BTreeSet::new();
+                for _ in 0..100 {
+                    let snapshot = snapshot(&authority, Duration::from_secs(60));
+                    runtime.block_on(write(&config, &snapshot)).unwrap();
+                    assert_eq!(read_pair(&config.directory), Some(true));
+                    inodes.insert(fs::metadata(config.directory.join(KEY)).unwrap().ino());
+                    // The same once more touches nothing.
+                    let modified = fs::metadata(config.directory.join(KEY)).unwrap().ctime_nsec();
+                    runtime.block_on(write(&config, &snapshot)).unwrap();
+                    assert_eq!(fs::metadata(config.directory.join(KEY)).unwrap().ctime_nsec(), modified);
+                }
+                inodes.len()
+            });
+            let inodes = writing.join();
+            done.store(true, Ordering::Relaxed);
+            reading.join().unwrap();
+            assert!(inodes.unwrap() > 1, "files are written in place");
+        });
+        assert!(seen.into_inner() > 0);
+        let mut names: Vec<_> =
+            fs::read_dir(&config.directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, [CHAIN, KEY, ROOTS]);
+        for name in FILES {
+            assert_eq!(fs::metadata(config.directory.join(name)).unwrap().mode() & 0o777, 0o640, "{name}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_directory_that_cannot_be_made_is_tried_again_until_it_can() {
+        let (scratch, authority) = (Scratch::new(), Authority::new("root"));
+        let config = config(&scratch);
+        fs::write(scratch.path("out"), "a file is in the way").unwrap();
+        let (_sender, snapshots) = watch::channel(snapshot(&authority, Duration::from_secs(60)));
+        let (trigger, drain) = Trigger::new();
+        let directory = config.directory.clone();
+        let writer = tokio::spawn(run(config, snapshots, drain));
+        tokio::time::sleep(Duration::from_secs(300)).await;
+        assert!(!writer.is_finished() && !directory.exists());
+        fs::remove_file(scratch.path("out")).unwrap();
+        tokio::time::timeout(Duration::from_secs(100), async {
+            while read_pair(&directory) != Some(true) {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        })
+        .await
+        .unwrap();
+        trigger.start();
+        writer.await.unwrap();
+    }
+
+    #[test]
+    fn modes_and_owners() {
+        let of = |pairs: &[(&str, &str)]| {
+            let pairs = [("OUTPUT_CERTS", "./out")].iter().chain(pairs).copied();
+            Config::from_vars(&Vars::from_pairs(pairs)).map(|config| config.map(|config| (config.mode, config.owner)))
+        };
+        assert_eq!(of(&[]).unwrap(), Some((0o600, (None, None))));
+        assert_eq!(of(&[("KUBERNETES_SERVICE_HOST", "10.0.0.1")]).unwrap().unwrap().0, 0o644);
+        let own = [("FOOTMAN_OUTPUT_CERTS_MODE", "0440"), ("FOOTMAN_OUTPUT_CERTS_OWNER", ":1337")];
+        assert_eq!(of(&own).unwrap(), Some((0o440, (None, Some(1337)))));
+        let wrong = [("FOOTMAN_OUTPUT_CERTS_MODE", "rw"), ("FOOTMAN_OUTPUT_CERTS_OWNER", "root")];
+        assert_eq!(of(&wrong).unwrap_err().0.len(), 2);
+        assert_eq!(Config::from_vars(&Vars::from_pairs([("OUTPUT_CERTS", "")])).unwrap(), None);
+    }
+}
