@@ -99,7 +99,8 @@ pub async fn build(config: Config) -> Result<Bound, Error> {
     let mut house = House::new(events, envoy);
     let server = house.gates.gate("server", "starting");
     // The cloud is asked while the rooms start; where nothing answers it takes no longer than they do.
-    let (mode, platform) = tokio::join!(rooms::start(&mut house, config.rooms), platform::detect(&config.platform));
+    let (mode, platform) =
+        tokio::join!(Box::pin(rooms::start(&mut house, config.rooms)), Box::pin(platform::detect(&config.platform)));
     let around = Surroundings {
         platform,
         external_sds: mode? == sds::Mode::Foreign,

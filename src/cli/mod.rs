@@ -86,19 +86,20 @@ async fn dispatch(program: &str, words: Vec<OsString>) -> Result<u8, Failure> {
 }
 
 async fn execute(program: &str, command: &'static Command, typed: Typed) -> Result<u8, Failure> {
+    // Each future has its place on the heap, while it runs: the stack of the one thread stays as deep as the agent needs it.
     match command.name {
-        "proxy" => return proxy::run(typed).await,
+        "proxy" => return Box::pin(proxy::run(typed)).await,
         "check" => {
-            let (text, code) = check::run(typed).await?;
+            let (text, code) = Box::pin(check::run(typed)).await?;
             print(text.as_bytes())?;
             return Ok(code);
         }
         "wait" => {
             logging::install_default(false);
-            wait::run(&typed).await?;
+            Box::pin(wait::run(&typed)).await?;
         }
-        "status" => status::run(&typed).await?,
-        "request" => print(&request::run(&typed).await?)?,
+        "status" => Box::pin(status::run(&typed)).await?,
+        "request" => print(&Box::pin(request::run(&typed)).await?)?,
         "version" => print(version::run(&typed)?.as_bytes())?,
         "completion" => print(completion::run(program, &typed)?.as_bytes())?,
         _ => match typed.positionals.first() {

@@ -24,7 +24,7 @@ pub async fn run(typed: Typed) -> Result<u8, Failure> {
             info!("ended by a signal while starting");
             return Ok(0);
         }
-        bound = start(flags) => bound?,
+        bound = Box::pin(start(flags)) => bound?,
     };
     Ok(bound.run(&mut signals).await)
 }
