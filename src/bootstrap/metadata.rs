@@ -19,6 +19,8 @@ enum Form {
     /// A list of texts.
     List,
     Object,
+    /// An object of texts.
+    Texts,
     /// JSON text with the ports of the pod.
     Ports,
 }
@@ -36,9 +38,9 @@ const KEYS: &[(&str, Form)] = &[
     ("PROXY_CONFIG", Form::Object),
     ("ISTIO_VERSION", Form::Text),
     ("ISTIO_REVISION", Form::Text),
-    ("LABELS", Form::Object),
-    ("STATIC_LABELS", Form::Object),
-    ("ANNOTATIONS", Form::Object),
+    ("LABELS", Form::Texts),
+    ("STATIC_LABELS", Form::Texts),
+    ("ANNOTATIONS", Form::Texts),
     ("INSTANCE_IPS", Form::Text),
     ("NODE_NAME", Form::Text),
     ("WORKLOAD_NAME", Form::Text),
@@ -71,7 +73,7 @@ const KEYS: &[(&str, Form)] = &[
     ("WORKLOAD_ENTRY", Form::Text),
     ("UNPRIVILEGED_POD", Form::Text),
     ("CLOUDRUN_ADDR", Form::Text),
-    ("PLATFORM_METADATA", Form::Object),
+    ("PLATFORM_METADATA", Form::Texts),
     ("STS_PORT", Form::Text),
     ("ENVOY_STATUS_PORT", Form::Number),
     ("ENVOY_PROMETHEUS_PORT", Form::Number),
@@ -105,41 +107,49 @@ pub(super) struct Labels {
 }
 
 impl Metadata {
-    /// What environment and proxyMetadata say; the agent's own settings come with [`Metadata::set`].
+    /// What environment and proxyMetadata say; the agent's own settings come with [`Metadata::set`]. Only the value that wins
+    /// needs to fit its key.
     pub(super) fn from_vars(vars: &Vars, errors: &mut Errors) -> Metadata {
         let mut metadata = Metadata::default();
+        for (key, source) in metadata.gather(vars) {
+            let Some((_, form)) = KEYS.iter().find(|(known, _)| *known == key) else { continue };
+            let value = &metadata.raw[&key];
+            match typed(*form, value) {
+                Ok(value) => metadata.set(&key, value),
+                Err(wanted) => errors.add(source, format!("metadata {key}: {value} is not {wanted}")),
+            }
+        }
+        metadata
+    }
+
+    /// Takes the raw values, later sources over earlier ones; for each key who set it.
+    fn gather(&mut self, vars: &Vars) -> BTreeMap<String, String> {
+        let mut sources = BTreeMap::new();
+        let mut take = |key: &str, value: Json, source: &str| {
+            self.raw.insert(key.to_owned(), value);
+            sources.insert(key.to_owned(), source.to_owned());
+        };
         for (name, value) in &vars.proxy().proxy_metadata {
             if let Some(key) = name.strip_prefix("ISTIO_META_") {
-                metadata.take(key, value.as_str().into(), &format!("proxyMetadata.{name}"), errors);
+                take(key, value.as_str().into(), &format!("proxyMetadata.{name}"));
             }
         }
         for (key, value) in vars.prefixed("ISTIO_META_") {
-            metadata.take(key, value.into(), &format!("ISTIO_META_{key}"), errors);
+            take(key, value.into(), &format!("ISTIO_META_{key}"));
         }
         for (suffix, value) in vars.prefixed("ISTIO_METAJSON_") {
             let name = format!("ISTIO_METAJSON_{suffix}");
             match serde_json::from_str::<Map<String, Json>>(value) {
                 Ok(members) => {
-                    members.into_iter().for_each(|(key, value)| metadata.take(&key, value, &name, errors));
+                    members.into_iter().for_each(|(key, value)| take(&key, value, &name));
                 }
                 Err(error) => vars.warn(format!("{name}: not a JSON object ({error}); skipped")),
             }
         }
         if let Some(address) = vars.text("DNS_PROXY_ADDR").filter(|address| !address.is_empty()) {
-            metadata.take("DNS_PROXY_ADDR", address.into(), "DNS_PROXY_ADDR", errors);
+            take("DNS_PROXY_ADDR", address.into(), "DNS_PROXY_ADDR");
         }
-        metadata
-    }
-
-    /// Takes a raw value, and its typed form where the key has one; `source` names it in errors.
-    fn take(&mut self, key: &str, value: Json, source: &str, errors: &mut Errors) {
-        if let Some((_, form)) = KEYS.iter().find(|(known, _)| *known == key) {
-            match typed(*form, &value) {
-                Ok(value) => self.set(key, value),
-                Err(wanted) => errors.add(source, format!("metadata {key}: {value} is not {wanted}")),
-            }
-        }
-        self.raw.insert(key.to_owned(), value);
+        sources
     }
 
     /// Sets a typed value; `None` takes it away, after which a raw one shows.
@@ -263,6 +273,10 @@ fn typed(form: Form, value: &Json) -> Result<Option<Json>, &'static str> {
         (Form::Number, Json::Number(_)) | (Form::List, Json::Array(_)) | (Form::Object, Json::Object(_)) => {
             return Ok(Some(value.clone()));
         }
+        (Form::Texts, Json::Object(members)) if members.values().all(|value| value.is_string() || value.is_null()) => {
+            let text = |(key, value): (&String, &Json)| (key.clone(), Json::from(value.as_str().unwrap_or_default()));
+            return Ok((!members.is_empty()).then(|| members.iter().map(text).collect()));
+        }
         (Form::Ports, Json::String(text)) => match ports(text) {
             Ok(ports) => return Ok(ports.map(Json::String)),
             Err(wanted) => wanted,
@@ -272,6 +286,7 @@ fn typed(form: Form, value: &Json) -> Result<Option<Json>, &'static str> {
         (Form::Number, _) => "a number",
         (Form::List, _) => "a list",
         (Form::Object, _) => "an object",
+        (Form::Texts, _) => "an object of texts",
         (Form::Ports, _) => PORTS,
     };
     Err(wanted)

@@ -29,7 +29,7 @@ pub use overlay::{OverrideError, override_json};
 pub use platform::Platform;
 
 use crate::config::{
-    AuthPolicy, ConfigError, Errors, ISTIO_VERSION, ProxyConfig, Tracer, Vars, is_link_local, split_host_port,
+    AuthPolicy, ConfigError, Errors, ISTIO_VERSION, ProxyConfig, Role, Tracer, Vars, is_link_local, split_host_port,
 };
 use metadata::{Labels, Metadata};
 use stats::Stats;
@@ -117,6 +117,15 @@ impl Config {
             metadata.set_annotations(annotations);
         }
         let load_stats = load_stats(&metadata, &mut errors);
+        let discovery = metadata.flag("METADATA_DISCOVERY")
+            || metadata.text("METADATA_DISCOVERY").is_empty() && metadata.flag("ENABLE_HBONE");
+        let delta_xds = vars.bool("ISTIO_DELTA_XDS", true);
+        let is_waypoint = vars.role() == Role::Waypoint;
+        if discovery && !delta_xds && !is_waypoint {
+            vars.warn(
+                "ISTIO_DELTA_XDS: metadata discovery needs delta xDS, which is turned off; Envoy goes without it",
+            );
+        }
         tls::check(vars, &metadata, &mut errors);
         if matches!(proxy.tracing.as_ref().and_then(|tracing| tracing.tracer.as_ref()), Some(Tracer::Lightstep(..))) {
             let origin = vars.proxy_origin("tracing");
@@ -130,8 +139,8 @@ impl Config {
             stats: Stats::from_vars(vars),
             host_ip: vars.text_or("HOST_IP", ""),
             log_as_json: vars.flags().bool("log_as_json"),
-            delta_xds: vars.bool("ISTIO_DELTA_XDS", true),
-            is_waypoint: vars.role() == crate::config::Role::Waypoint,
+            delta_xds,
+            is_waypoint,
             stock_envoy: vars.bool("FOOTMAN_STOCK_ENVOY", false),
             metrics_localhost_only: is_true("METRICS_LOCALHOST_ACCESS_ONLY"),
             status_proxy_protocol: vars.bool("ENVOY_STATUS_PORT_ENABLE_PROXY_PROTOCOL", false),

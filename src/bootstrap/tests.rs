@@ -84,6 +84,55 @@ fn variable() -> impl Strategy<Value = String> {
 }
 
 #[test]
+fn only_the_metadata_that_wins_has_to_fit() {
+    for (config, env, wanted) in [
+        ("{ISTIO_META_ENABLE_HBONE: maybe}", ("ISTIO_META_ENABLE_HBONE", "true"), Ok(("ENABLE_HBONE", json!("true")))),
+        ("{ISTIO_META_NETWORK: a}", ("ISTIO_METAJSON_X", "{\"NETWORK\": \"b\"}"), Ok(("NETWORK", json!("b")))),
+        ("{}", ("ISTIO_METAJSON_X", "{\"LABELS\": {\"a\": null}}"), Ok(("LABELS", json!({"a": ""})))),
+        ("{ISTIO_META_ENABLE_HBONE: 'true'}", ("ISTIO_META_ENABLE_HBONE", "maybe"), Err("ISTIO_META_ENABLE_HBONE")),
+        ("{ISTIO_META_ENABLE_HBONE: maybe}", ("A", ""), Err("proxyMetadata.ISTIO_META_ENABLE_HBONE")),
+        ("{}", ("ISTIO_METAJSON_X", "{\"LABELS\": {\"a\": 5}}"), Err("ISTIO_METAJSON_X")),
+        ("{}", ("ISTIO_METAJSON_X", "{\"ANNOTATIONS\": {\"a\": []}}"), Err("ISTIO_METAJSON_X")),
+    ] {
+        let env = [("PROXY_CONFIG", format!("proxyMetadata: {config}").as_str()), env]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let (vars, errors) = Vars::load(crate::config::Sources { env: env.into(), ..Default::default() });
+        assert!(errors.0.is_empty(), "{config}: {errors}");
+        match (document(&vars), wanted) {
+            (Ok(document), Ok((key, value))) => assert_eq!(document["node"]["metadata"][key], value, "{config}"),
+            (Err(errors), Err(source)) => {
+                assert_eq!(
+                    errors.0.iter().map(|error| error.source.as_str()).collect::<Vec<_>>(),
+                    [source],
+                    "{config}"
+                );
+            }
+            (found, wanted) => panic!("{config}: {found:?} instead of {wanted:?}"),
+        }
+    }
+}
+
+#[test]
+fn metadata_discovery_without_delta_is_warned_of() {
+    for (env, warned) in [
+        (&[("ISTIO_META_ENABLE_HBONE", "true"), ("ISTIO_DELTA_XDS", "false")][..], true),
+        (&[("PEER_METADATA_DISCOVERY", "true"), ("ISTIO_DELTA_XDS", "false")], true),
+        (
+            &[("PEER_METADATA_DISCOVERY", "false"), ("ISTIO_META_ENABLE_HBONE", "true"), ("ISTIO_DELTA_XDS", "false")],
+            false,
+        ),
+        (&[("ISTIO_META_ENABLE_HBONE", "true")], false),
+        (&[("ISTIO_DELTA_XDS", "false")], false),
+    ] {
+        let vars = Vars::from_pairs(env.iter().copied());
+        let bootstrap = document(&vars).unwrap();
+        assert_eq!(vars.warnings().iter().any(|line| line.starts_with("ISTIO_DELTA_XDS: ")), warned, "{env:?}");
+        let discovers = bootstrap["bootstrap_extensions"].as_array().unwrap().len() == 2;
+        assert_eq!(discovers, env == [("ISTIO_META_ENABLE_HBONE", "true")], "{env:?}");
+    }
+}
+
+#[test]
 fn the_address_family_follows_the_addresses() {
     let of = |addresses: &[&str], dual_stack| {
         let addresses: Vec<IpAddr> = addresses.iter().map(|ip| ip.parse().unwrap()).collect();
