@@ -40,40 +40,56 @@ impl Decoder<'_> {
             }
         };
         let path = self.prefix;
-        for (key, node) in entries {
-            let Some(index) = self.field_index(fields, key, node, path) else { continue };
-            let path = format!("{path}{}", fields[index].name);
-            let taken = found.iter().any(|(other, _)| *other != index && same_oneof(&fields[*other], &fields[index]));
-            if taken {
-                self.wrong(node.line, &path, "another choice of the same setting is set too");
-            } else if let Some(value) = self.value(node, &fields[index].kind, &path) {
-                found.retain(|(other, _)| *other != index);
-                found.push((index, Placed { value, origin: (self.origin)(node.line) }));
+        let chosen = self.chosen(fields, entries, path);
+        for (index, node) in &chosen {
+            let field = &fields[*index];
+            if let Some(value) = self.value(node, &field.kind, &format!("{path}{}", field.name))
+                && !self.is_outdone(fields, *index, &chosen, path)
+            {
+                found.push((*index, Placed { value, origin: (self.origin)(node.line) }));
             }
         }
         found
     }
 
-    fn field_index(&mut self, fields: Fields, key: &str, node: &Node, path: &str) -> Option<usize> {
-        let index = fields.iter().position(|field| field.is_named(key));
-        if index.is_none() {
-            let origin = (self.origin)(node.line);
-            self.warnings.push(format!("{origin}: {path}{key}: unknown field ignored"));
+    /// The members that count, in document order: known ones that are not null, of two spellings of a name lowerCamelCase.
+    fn chosen<'n>(&mut self, fields: Fields, entries: &'n [(String, Node)], path: &str) -> Vec<(usize, &'n Node)> {
+        let mut chosen = Vec::with_capacity(entries.len());
+        for (key, node) in entries {
+            let Some(index) = fields.iter().position(|field| field.is_named(key)) else {
+                let origin = (self.origin)(node.line);
+                self.warnings.push(format!("{origin}: {path}{key}: unknown field ignored"));
+                continue;
+            };
+            let name = fields[index].name;
+            let is_spelt_twice = key != name && entries.iter().any(|(other, _)| other == name);
+            if node.value != Value::Null && !is_spelt_twice {
+                chosen.push((index, node));
+            }
         }
-        index.filter(|_| node.value != Value::Null)
+        chosen
+    }
+
+    /// Whether a later choice of the same `oneof` is set too: that one counts, as in Istio, wherever it stands.
+    fn is_outdone(&mut self, fields: Fields, index: usize, chosen: &[(usize, &Node)], path: &str) -> bool {
+        let field = &fields[index];
+        let rival = chosen.iter().find(|(other, _)| *other > index && same_oneof(&fields[*other], field));
+        if let Some((rival, node)) = rival {
+            let (origin, name, rival) = ((self.origin)(node.line), field.name, fields[*rival].name);
+            self.warnings.push(format!("{origin}: {path}{name}: ignored, since {rival} is set too"));
+        }
+        rival.is_some()
     }
 
     fn message(&mut self, node: &Node, fields: Fields, path: &str) -> Option<Json> {
         let Value::Map(entries) = &node.value else { return self.unfit(node, path, "a mapping") };
         let mut found = Map::new();
-        for (key, node) in entries {
-            let Some(index) = self.field_index(fields, key, node, &format!("{path}.")) else { continue };
-            let field = &fields[index];
-            let path = format!("{path}.{}", field.name);
-            let others = fields.iter().filter(|other| other.name != field.name && same_oneof(other, field));
-            if others.into_iter().any(|other| found.contains_key(other.name)) {
-                self.wrong(node.line, &path, "another choice of the same setting is set too");
-            } else if let Some(value) = self.value(node, &field.kind, &path)
+        let path = format!("{path}.");
+        let chosen = self.chosen(fields, entries, &path);
+        for (index, node) in &chosen {
+            let field = &fields[*index];
+            if let Some(value) = self.value(node, &field.kind, &format!("{path}{}", field.name))
+                && !self.is_outdone(fields, *index, &chosen, &path)
                 && !field.is_zero(&value)
             {
                 found.insert(field.name.to_owned(), value);
@@ -264,13 +280,39 @@ mod tests {
             ("fileFlushMinSizeKb: -1", "fileFlushMinSizeKb"),
             ("image: distroless", "image"),
             ("configPath: 7", "configPath"),
-            ("tracing: {zipkin: {}, datadog: {}}", "tracing.datadog"),
-            ("serviceCluster: a\ntracingServiceName: 1", "tracingServiceName"),
+            ("tracing: {zipkin: 1, datadog: {}}", "tracing.zipkin"),
             ("[1]", "a mapping"),
         ] {
             let (_, errors, _) = decode(text);
             assert_eq!(errors.len(), 1, "{text}: {errors:?}");
             assert!(errors[0].contains(field), "{text}: {errors:?}");
+        }
+    }
+
+    #[test]
+    fn of_two_spellings_and_of_two_choices_one_counts() {
+        for (text, wanted, warned) in [
+            ("drainDuration: 1s\ndrain_duration: 2s", serde_json::json!({"drainDuration": "1s"}), 0),
+            ("drain_duration: [no]\ndrainDuration: 1s", serde_json::json!({"drainDuration": "1s"}), 0),
+            ("drainDuration: ~\ndrain_duration: 1s", serde_json::json!({}), 0),
+            (
+                "tracing: {datadog: {address: 'd:1'}, zipkin: {address: 'z:1'}}",
+                serde_json::json!({"tracing": {"datadog": {"address": "d:1"}}}),
+                1,
+            ),
+            (
+                "tracing: {datadog: ~, zipkin: {address: 'z:1'}}",
+                serde_json::json!({"tracing": {"zipkin": {"address": "z:1"}}}),
+                0,
+            ),
+            (
+                "tracingServiceName: 1\nserviceCluster: a",
+                serde_json::json!({"tracingServiceName": "CANONICAL_NAME_ONLY"}),
+                1,
+            ),
+        ] {
+            let (values, errors, warnings) = decode(text);
+            assert_eq!((values, errors, warnings.len()), (wanted, Vec::new(), warned), "{text}");
         }
     }
 

@@ -127,6 +127,11 @@ impl Check<'_> {
         if let Err(message) = address(self.text("discoveryAddress")) {
             self.wrong("discoveryAddress", "discoveryAddress", message);
         }
+        // Its name is looked up later, and what cannot be found turns it off; a port that cannot be is found out here.
+        let statsd = self.text("statsdUdpAddress").to_owned();
+        if split_host_port(&statsd).is_ok_and(|(_, port)| port.parse() == Ok(0)) {
+            self.wrong("statsdUdpAddress", "statsdUdpAddress", format!("{statsd:?}: 0 is not a port (1 to 65535)"));
+        }
         let name = "envoyMetricsServiceAddress";
         self.optional_address(name, name, self.layers.get(name));
     }
