@@ -66,7 +66,7 @@ async fn choosing(
     deadline: Instant,
     choose: &(dyn Fn(&mut Vec<IpAddr>) -> io::Result<()> + Sync),
 ) -> io::Result<TcpStream> {
-    let named = |error: io::Error| io::Error::new(error.kind(), format!("{host}:{port}: {error}"));
+    let named = |error: io::Error| io::Error::new(error.kind(), named(host, port, &error.to_string()));
     let connect = async {
         let mut addresses = Resolver::from_system().lookup(host).await?;
         choose(&mut addresses)?;
@@ -76,6 +76,14 @@ async fn choosing(
         Ok(connected) => connected.map_err(named),
         Err(_) => Err(named(io::Error::new(ErrorKind::TimedOut, "no connection in time"))),
     }
+}
+
+/// The failure with host, port and address, each of them once: a literal address is its own host, and the resolver names the host.
+fn named(host: &str, port: u16, failure: &str) -> String {
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    let peer = if bare.contains(':') { format!("[{bare}]:{port}") } else { format!("{bare}:{port}") };
+    let rest = [&peer, host].into_iter().find_map(|said| failure.strip_prefix(said)?.strip_prefix(": "));
+    format!("{peer}: {}", rest.unwrap_or(failure))
 }
 
 /// The first of the addresses that connects.
@@ -150,7 +158,22 @@ mod tests {
         let port = closed().await.port();
         let error = tcp("127.0.0.1", port, Instant::now() + Duration::from_secs(5)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
-        assert!(error.to_string().starts_with(&format!("127.0.0.1:{port}: 127.0.0.1:{port}: ")), "{error}");
+        assert!(error.to_string().starts_with(&format!("127.0.0.1:{port}: Connection refused")), "{error}");
+    }
+
+    #[test]
+    fn failures_name_each_thing_once() {
+        for (host, failure, text) in [
+            ("10.0.0.1", "10.0.0.1:80: refused", "10.0.0.1:80: refused"),
+            ("::1", "[::1]:80: refused", "[::1]:80: refused"),
+            ("[::1]", "[::1]:80: refused", "[::1]:80: refused"),
+            ("app", "10.0.0.1:80: refused", "app:80: 10.0.0.1:80: refused"),
+            ("app", "app: no such host", "app:80: no such host"),
+            ("app", "no connection in time", "app:80: no connection in time"),
+            ("::1", "no connection in time", "[::1]:80: no connection in time"),
+        ] {
+            assert_eq!(named(host, 80, failure), text, "{host}");
+        }
     }
 
     #[tokio::test]
