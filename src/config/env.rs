@@ -3,10 +3,12 @@
 use std::{
     collections::BTreeMap,
     fmt::{self, Display},
+    path::PathBuf,
     time::Duration,
 };
 
 use super::{Origin, Setting, Vars, flags::parse_bool, parse_go_duration};
+use crate::net::tls::SystemStore;
 
 /// The environment of this process. What is not UTF-8 in a name or value is replaced.
 #[allow(clippy::disallowed_methods, reason = "this is the one place that reads the environment")]
@@ -62,6 +64,16 @@ impl Vars {
                 (&name[prefix.len()..], value.as_str())
             },
         )
+    }
+
+    /// The system's trust store, which `SSL_CERT_FILE` and `SSL_CERT_DIR` may put elsewhere.
+    pub fn system_store(&self) -> SystemStore {
+        let path = |name| self.text(name).filter(|path| !path.is_empty());
+        let directories = path("SSL_CERT_DIR").unwrap_or_default().split(':');
+        SystemStore {
+            file: path("SSL_CERT_FILE").map(PathBuf::from),
+            directories: directories.filter(|entry| !entry.is_empty()).map(PathBuf::from).collect(),
+        }
     }
 
     /// Names of variables with this prefix that nobody has asked for.

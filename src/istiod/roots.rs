@@ -37,7 +37,7 @@ pub(super) fn for_xds(vars: &Vars) -> Result<RootSource, String> {
     let explicit = vars.text_or("XDS_ROOT_CA", "");
     let mounted = || vars.proxy().proxy_metadata.get("ISTIO_META_TLS_CLIENT_ROOT_CERT");
     let chosen = if explicit == "SYSTEM" {
-        return Ok(RootSource::System(system(vars)));
+        return Ok(RootSource::System(vars.system_store()));
     } else if !explicit.is_empty() {
         vars.path(explicit)
     } else if vars.path(CERTS_ROOT).is_file() {
@@ -65,7 +65,7 @@ pub(super) fn for_ca(vars: &Vars) -> Result<RootSource, String> {
     let explicit = vars.text_or("CA_ROOT_CA", "");
     let provider = vars.text_or("PILOT_CERT_PROVIDER", "istiod");
     let chosen = if explicit == "SYSTEM" {
-        return Ok(RootSource::System(system(vars)));
+        return Ok(RootSource::System(vars.system_store()));
     } else if !explicit.is_empty() {
         vars.path(explicit)
     } else if provider == "custom" {
@@ -115,12 +115,4 @@ fn existing(purpose: &str, file: PathBuf) -> Result<RootSource, String> {
         return Err(format!("{why}: there is no certificate in {}", file.display()));
     }
     Ok(RootSource::File(file))
-}
-
-fn system(vars: &Vars) -> SystemStore {
-    let directories = vars.text("SSL_CERT_DIR").unwrap_or_default();
-    SystemStore {
-        file: vars.text("SSL_CERT_FILE").filter(|file| !file.is_empty()).map(PathBuf::from),
-        directories: directories.split(':').filter(|directory| !directory.is_empty()).map(PathBuf::from).collect(),
-    }
 }

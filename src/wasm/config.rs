@@ -2,10 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use crate::{
-    config::{Errors, Vars},
-    net::tls::SystemStore,
-};
+use crate::config::{Errors, Vars};
 
 use super::{
     fetch::{Block, Client, Guard, Proxies},
@@ -101,16 +98,7 @@ fn client(vars: &Vars, errors: &mut Errors) -> Client {
         errors.add(name, why);
         Proxies::default()
     });
-    let store = SystemStore {
-        file: path(vars, "SSL_CERT_FILE"),
-        directories: vars
-            .text("SSL_CERT_DIR")
-            .into_iter()
-            .flat_map(|list| list.split(':'))
-            .filter(|entry| !entry.is_empty())
-            .map(PathBuf::from)
-            .collect(),
-    };
+    let store = vars.system_store();
     let insecure = list("WASM_INSECURE_REGISTRIES").map(str::to_owned).collect();
     Client { guard: Guard { blocks }, proxies, insecure, store, ..Client::default() }
 }
