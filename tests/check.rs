@@ -1,8 +1,16 @@
 //! `footman check`: the binary itself, in a folder of its own, against a scripted istiod.
 
-use std::process::{Command, Output};
+use std::{
+    net::SocketAddr,
+    process::{Command, Output},
+};
 
 use serde_json::Value as Json;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    task::JoinHandle,
+};
 
 use crate::support::{TempDir, istiod::Istiod};
 
@@ -92,6 +100,46 @@ async fn what_cannot_be_reached_is_told_with_advice() {
     assert!(failed[0]["step"].as_str().unwrap().ends_with("TLS"));
     assert!(failed[0]["advice"].as_str().unwrap().contains("XDS_ROOT_CA"));
     assert!(failed[0]["detail"].as_str().unwrap().contains("root-cert.pem"));
+}
+
+#[tokio::test]
+async fn the_way_goes_through_the_proxy_as_the_agent_does() {
+    let istiod = Istiod::start().await;
+    let name = format!("istiod.istio-system.svc:{}", istiod.address.port());
+    let (proxy, asked) = proxy(istiod.address).await;
+    let pod = Pod::new(&name).with("HTTPS_PROXY", &format!("http://user:word@{proxy}"));
+    pod.folder.write("var/run/secrets/istio/root-cert.pem", istiod.ca.root_pem());
+    let (report, code) = pod.report(&[]).await;
+    assert_eq!(code, 0, "{:#} {}", report["steps"], report["errors"]);
+    let names: Vec<String> =
+        states(&report).into_iter().skip(1).map(|(name, _)| name.rsplit(": ").next().unwrap().to_owned()).collect();
+    assert_eq!(names, ["proxy", "TLS", "HTTP/2", "token"]);
+    assert_eq!(asked.await.unwrap(), format!("CONNECT {name} HTTP/1.1"));
+    assert!(!report.to_string().contains("word"), "{report:#}");
+
+    let (report, code) = pod.with("HTTPS_PROXY", "http://127.0.0.1:1").report(&[]).await;
+    assert_eq!(code, 1, "{report:#}");
+    let failed = report["steps"].as_array().unwrap().iter().find(|step| step["state"] == "failed").unwrap();
+    assert!(failed["detail"].as_str().unwrap().starts_with("proxy 127.0.0.1:1: Connection refused"), "{failed:#}");
+    assert!(failed["advice"].as_str().unwrap().contains("HTTPS_PROXY"), "{failed:#}");
+}
+
+/// An HTTP proxy that carries one connection to `target`, whatever it is asked for; where it listens, and what was asked.
+async fn proxy(target: SocketAddr) -> (SocketAddr, JoinHandle<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let asked = tokio::spawn(async move {
+        let mut client = listener.accept().await.unwrap().0;
+        let mut request = Vec::new();
+        while !request.ends_with(b"\r\n\r\n") {
+            request.push(client.read_u8().await.unwrap());
+        }
+        let mut server = TcpStream::connect(target).await.unwrap();
+        client.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
+        let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+        String::from_utf8(request).unwrap().lines().next().unwrap().to_owned()
+    });
+    (address, asked)
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use super::{Config, Endpoint, Tls, Token, material::Material};
+use super::{Config, Endpoint, Proxy, Tls, Token, material::Material};
 use crate::{
     grpc::{Client, Settings},
     net::{BoxIo, dial, resolve::Resolver, tls},
@@ -22,7 +22,7 @@ const STEP: Duration = Duration::from_secs(5);
 /// What one step found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
-    /// `name`, `connection`, `TLS`, `HTTP/2` or `token`.
+    /// `name`, `connection` (or `proxy` for both), `TLS`, `HTTP/2` or `token`.
     pub name: &'static str,
     /// What was found, or what went wrong.
     pub result: Result<String, String>,
@@ -61,10 +61,15 @@ fn took<T>(
 }
 
 async fn way(endpoint: &Endpoint, steps: &mut Vec<Step>) -> Option<()> {
-    let advice = "is the name right (discoveryAddress, CA_ADDR), and does DNS answer (/etc/resolv.conf)?";
-    took(steps, "name", advice, resolve(endpoint).await)?;
-    let advice = "does istiod run, and does no NetworkPolicy or firewall stand between?";
-    let tcp = took(steps, "connection", advice, connect(endpoint).await)?;
+    let tcp = if let Some(proxy) = &endpoint.proxy {
+        let advice = "is HTTPS_PROXY right, and may it reach istiod? NO_PROXY excepts hosts";
+        took(steps, "proxy", advice, tunnel(proxy, endpoint).await)?
+    } else {
+        let advice = "is the name right (discoveryAddress, CA_ADDR), and does DNS answer (/etc/resolv.conf)?";
+        took(steps, "name", advice, resolve(endpoint).await)?;
+        let advice = "does istiod run, and does no NetworkPolicy or firewall stand between?";
+        took(steps, "connection", advice, connect(endpoint).await)?
+    };
     let mut io: BoxIo = Box::new(tcp);
     if let Some(tls) = &endpoint.tls {
         let advice = "the roots have to be those of istiod's CA (XDS_ROOT_CA, CA_ROOT_CA), the name one of its certificate's \
@@ -81,6 +86,14 @@ async fn resolve(endpoint: &Endpoint) -> Result<((), String), String> {
     let addresses = found.map_err(|error| error.to_string())?;
     let list: Vec<String> = addresses.iter().map(ToString::to_string).collect();
     Ok(((), format!("{} is {}", endpoint.host, list.join(", "))))
+}
+
+/// The proxy resolves the name and connects.
+async fn tunnel(proxy: &Proxy, endpoint: &Endpoint) -> Result<(TcpStream, String), String> {
+    let deadline = Instant::now() + STEP;
+    let tunnel = timeout_at(deadline, proxy.connect(&endpoint.host, endpoint.port, deadline)).await;
+    let stream = tunnel.map_err(|_| format!("proxy {proxy:?}: no answer in time"))?;
+    Ok((stream.map_err(|error| error.to_string())?, format!("connected through {proxy:?}")))
 }
 
 async fn connect(endpoint: &Endpoint) -> Result<(TcpStream, String), String> {

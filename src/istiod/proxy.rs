@@ -108,12 +108,14 @@ fn contains(network: &str, bits: &str, address: IpAddr) -> bool {
 impl Proxy {
     /// A tunnel to `host`, whose name the proxy resolves.
     pub(super) async fn connect(&self, host: &str, port: u16, deadline: Instant) -> io::Result<TcpStream> {
-        let mut stream = dial::tcp(&self.host, self.port, deadline).await?;
+        let proxied = |error: io::Error| io::Error::new(error.kind(), format!("proxy {error}"));
+        let mut stream = dial::tcp(&self.host, self.port, deadline).await.map_err(proxied)?;
         let target = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
         let authorization =
             self.authorization.as_ref().map(|value| format!("Proxy-Authorization: {value}\r\n")).unwrap_or_default();
         let request = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{authorization}\r\n");
-        stream.write_all(request.as_bytes()).await?;
+        let broken = |error: io::Error| io::Error::new(error.kind(), format!("proxy {self:?}: {error}"));
+        stream.write_all(request.as_bytes()).await.map_err(broken)?;
         let refused = |what: &str| io::Error::other(format!("proxy {}:{}: {what}", self.host, self.port));
         let mut answer = Vec::new();
         // By single bytes: what follows the answer is istiod's.
@@ -121,7 +123,7 @@ impl Proxy {
             if answer.len() > MAX_ANSWER {
                 return Err(refused("its answer to CONNECT is too long"));
             }
-            answer.push(stream.read_u8().await?);
+            answer.push(stream.read_u8().await.map_err(broken)?);
         }
         let status =
             String::from_utf8_lossy(answer.split(|byte| *byte == b'\r').next().unwrap_or_default()).into_owned();

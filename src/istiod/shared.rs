@@ -300,7 +300,10 @@ impl Shared {
                 .await
                 .map_err(|_| late())?,
         };
-        let tcp = tcp.map_err(|error| Status::transport(format!("istiod {error}")))?;
+        let tcp = tcp.map_err(|error| match endpoint.proxy {
+            None => Status::transport(format!("istiod {error}")),
+            Some(_) => self.failed(error.to_string()),
+        })?;
         let peer = tcp.peer_addr().ok().map(|address| address.ip());
         let (io, basis): (BoxIo, _) = match (usable, &endpoint.tls) {
             (Some(Usable { fingerprint, config, ends }), Some(tls)) => {

@@ -14,7 +14,8 @@ const CPU_V1: [&str; 2] = ["/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgrou
 pub(super) fn add(vars: &Vars, lines: &mut Vec<String>) {
     lines.extend(vars.unasked(OWN_PREFIX).into_iter().map(|name| format!("{name}: no such variable; is it misspelt?")));
     for flag in ["serviceCluster", "tokenManagerPlugin", "stsPort"] {
-        if vars.flags().origin(flag) == Origin::Flag {
+        let counts = flag == "serviceCluster" && vars.proxy_origin(flag) == Origin::Flag;
+        if vars.flags().origin(flag) == Origin::Flag && !counts {
             lines.push(format!("--{flag}: has no effect in this version of Istio"));
         }
     }
