@@ -4,8 +4,14 @@ use std::{
     io::{Read, Write},
     net::{Shutdown, TcpListener},
     process::{Command, Output},
+    sync::Arc,
     thread::{self, JoinHandle},
 };
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_rustls::TlsAcceptor;
+
+use crate::support::{TempDir, ca::Ca};
 
 /// Answers one connection after the other with these texts; the requests' first lines.
 fn server(port: u16, answers: Vec<String>) -> (u16, JoinHandle<Vec<String>>) {
@@ -49,6 +55,38 @@ fn wait_asks_until_200() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let requests = requests.join().unwrap();
     assert_eq!(requests[3..], ["GET /healthz/ready HTTP/1.1", "GET /there HTTP/1.1"]);
+}
+
+#[tokio::test]
+async fn wait_asks_over_tls_whom_the_system_trusts() {
+    let ca = Ca::new("test root").unwrap();
+    let folder = TempDir::new();
+    let roots = folder.write("roots.pem", ca.root_pem());
+    let stranger = folder.write("stranger.pem", Ca::new("another root").unwrap().root_pem());
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("--url=https://localhost:{}/", listener.local_addr().unwrap().port());
+    let mut config = Arc::unwrap_or_clone(ca.server_config(&["localhost"]).unwrap());
+    config.alpn_protocols.clear();
+    let tls = TlsAcceptor::from(Arc::new(config));
+    tokio::spawn(async move {
+        loop {
+            let stream = listener.accept().await.unwrap().0;
+            let Ok(mut stream) = tls.accept(stream).await else { continue };
+            let mut request = [0; 1024];
+            let _ = stream.read(&mut request).await.unwrap();
+            stream.write_all(answer("200 OK", "ready").as_bytes()).await.unwrap();
+            stream.shutdown().await.unwrap();
+        }
+    });
+    for (roots, code, said) in [(roots, 0, ""), (stranger, 1, "UnknownIssuer"), ("none".into(), 1, "SSL_CERT_FILE")] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_footman"));
+        command.args(["wait", &url, "--periodMillis=300", "--timeoutSeconds=1"]).env_clear();
+        command.env("SSL_CERT_FILE", &roots).env("SSL_CERT_DIR", "none");
+        let output = tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{stderr}");
+        assert!(stderr.contains(said), "{stderr}");
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::{ffi::OsString, fmt};
 
 use lexopt::{Arg, Parser};
 
-use crate::config::{Flag, FlagKind, GLOBAL_FLAGS, Role, parse_int};
+use crate::config::{Flag, FlagKind, Flags, GLOBAL_FLAGS, Role, parse_int};
 
 /// A sub-command as the command line sees it.
 #[derive(Debug)]
@@ -47,6 +47,11 @@ impl Typed {
     pub fn text(&self, flag: &Flag) -> &str {
         let given = self.flags.iter().rev().find(|(name, _)| *name == flag.name);
         given.map_or(flag.default, |(_, value)| value)
+    }
+
+    /// Whether a flag was given.
+    pub fn has(&self, flag: &Flag) -> bool {
+        self.flags.iter().any(|(name, _)| *name == flag.name)
     }
 
     /// The value of a whole-number flag. Its form was checked when it was taken apart.
@@ -143,6 +148,19 @@ fn next(parser: &mut Parser) -> Result<Option<Word>, UsageError> {
 /// Whether a flag that stands before the command, without dashes, has its value in the next word: `--vklog 3 proxy`.
 pub fn takes_next_word(flag: &str) -> bool {
     GLOBAL_FLAGS.iter().any(|known| known.name == flag && known.kind != FlagKind::Bool)
+}
+
+/// Whether a word turns JSON log lines on; asked before the command line is taken apart, which may fail.
+pub fn asks_for_json(word: &str) -> bool {
+    let mut flags = Flags::default();
+    match word.strip_prefix("--log_as_json") {
+        Some("") => true,
+        Some(value) => {
+            let value = value.strip_prefix('=').unwrap_or_default();
+            flags.set("log_as_json", value).is_ok() && flags.bool("log_as_json")
+        }
+        None => false,
+    }
 }
 
 /// A flag's value, checked for its type. A bool takes one only after `=`.

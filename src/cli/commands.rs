@@ -33,7 +33,12 @@ pub const REQUEST_CERTIFICATE: Flag =
 /// `status --watch`.
 pub const WATCH: Flag = flag("watch", FlagKind::Bool, "false", "show it again every two seconds");
 /// `status --status-port`.
-pub const STATUS_PORT: Flag = flag("status-port", FlagKind::Int, "15020", "the agent's status port");
+pub const STATUS_PORT: Flag = flag(
+    "status-port",
+    FlagKind::Int,
+    "",
+    "the agent's status port; by default the one that proxy finds in its configuration",
+);
 /// `status --output`.
 pub const STATUS_OUTPUT: Flag = flag("output", FlagKind::Text, "", "text or json");
 
@@ -59,7 +64,7 @@ pub const WAIT: Command = Command {
 };
 /// `request`.
 pub const REQUEST: Command = Command {
-    positionals: (2, 3),
+    positionals: (2, ANY),
     ..command("request", "<method> <path> [<body>]", "one HTTP request to a port of this pod's proxy", &[DEBUG_PORT])
 };
 /// `status`.

@@ -2,7 +2,13 @@
 
 use tokio::time::Instant;
 
-use crate::net::http1::{Error, Url, client::Request};
+use crate::{
+    config::{Flags, Vars},
+    net::{
+        http1::{Error, Url, client::Request},
+        tls::{self, Policy, Protocol, Roots},
+    },
+};
 
 /// Redirects that are followed, as Go's client.
 const REDIRECTS: usize = 10;
@@ -15,7 +21,8 @@ pub struct Answer {
     pub body: Vec<u8>,
 }
 
-/// Sends the request and reads the answer, at most `limit` bytes, until `deadline`.
+/// Sends the request and reads the answer, at most `limit` bytes, until `deadline`. A server of `https` has to have a certificate
+/// that the system's trust store verifies.
 ///
 /// # Errors
 /// No answer, or one that cannot be read; its text names the peer.
@@ -25,8 +32,19 @@ pub async fn fetch(method: &str, url: &Url, body: &str, deadline: Instant, limit
         let mut request = Request::new(method.clone(), url.clone());
         request.deadline = Some(deadline);
         request.body = body.clone().into();
-        let text = |error: Error| error.to_string();
-        let mut response = request.send(None).await.map_err(text)?;
+        let asked = url.clone();
+        let text = |error: Error| match error {
+            Error::Connect(_) | Error::Tls(..) | Error::Url(_) => error.to_string(),
+            _ => format!("{asked}: {error}"),
+        };
+        let config = if url.tls {
+            let roots = Roots::System(Vars::at_hand(Flags::default()).0.system_store());
+            let config = tls::client_config(&roots, None, Policy::Default, Protocol::Http1);
+            Some(config.map_err(|error| format!("{asked}: the system's trust store (SSL_CERT_FILE): {error}"))?)
+        } else {
+            None
+        };
+        let mut response = request.send(config.as_ref()).await.map_err(text)?;
         let answer = response.body.collect(limit).await.map_err(text)?;
         let location = response.headers.get("location");
         match (response.status, location) {

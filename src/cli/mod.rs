@@ -54,7 +54,7 @@ impl From<args::UsageError> for Failure {
 
 /// Runs the command line, without the program's name; the exit code.
 pub async fn run(program: &str, words: Vec<OsString>) -> u8 {
-    let json = words.iter().any(|word| matches!(word.to_str(), Some("--log_as_json" | "--log_as_json=true")));
+    let json = words.iter().filter_map(|word| word.to_str()).any(args::asks_for_json);
     match dispatch(program, words).await {
         Ok(code) => code,
         Err(failure) => {

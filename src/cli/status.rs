@@ -6,14 +6,19 @@ use std::{
 };
 
 use serde_json::Value;
+use tokio::time::Instant;
 
 use super::{
     Failure,
     args::Typed,
     commands::{STATUS_OUTPUT, STATUS_PORT, WATCH},
+    fetch::fetch,
     report::{Style, render},
 };
-use crate::net::http1::client::Request;
+use crate::{
+    config::{Flags, Vars},
+    net::http1::Url,
+};
 
 /// Between two looks with `--watch`.
 const PERIOD: Duration = Duration::from_secs(2);
@@ -34,12 +39,15 @@ pub async fn run(typed: &Typed) -> Result<(), Failure> {
         "json" => true,
         other => return Err(Failure::usage(format!("--output must be text or json, not {other:?}"))),
     };
-    let port = typed.count(&STATUS_PORT)?;
+    let (vars, _) = Vars::at_hand(Flags::default());
+    let port = if typed.has(&STATUS_PORT) { typed.count(&STATUS_PORT)? } else { configured_port(&vars)? };
     let (watch, terminal) = (typed.text(&WATCH) == "true", stdout().is_terminal());
+    // https://no-color.org
+    let colour = terminal && vars.text_or("NO_COLOR", "").is_empty();
     loop {
         let mut text = match look(port).await {
             Ok(state) if json => format!("{state:#}\n"),
-            Ok(state) => render(&state, Style { colour: terminal }),
+            Ok(state) => render(&state, Style { colour }),
             // The agent may be about to start again.
             Err(failure) if watch => format!("{}\n", failure.message),
             Err(failure) => return Err(failure),
@@ -55,16 +63,42 @@ pub async fn run(typed: &Typed) -> Result<(), Failure> {
     }
 }
 
+/// The status port of an agent with the same environment and files.
+fn configured_port(vars: &Vars) -> Result<u64, Failure> {
+    match vars.proxy().status_port {
+        0 => {
+            let origin = vars.proxy_origin("statusPort");
+            Err(Failure::usage(format!("{origin}: statusPort: the agent has no status port; --status-port names one")))
+        }
+        port => Ok(port.into()),
+    }
+}
+
 async fn look(port: u64) -> Result<Value, Failure> {
     let url = format!("http://localhost:{port}/debug/state");
-    let failed = |error: &dyn std::fmt::Display| {
-        Failure::failed(format!("{url}: {error}; is the agent running, and is --status-port right?"))
-    };
-    let request = Request::get(&url).map_err(|error| failed(&error))?.timeout(TIMEOUT);
-    let mut response = request.send(None).await.map_err(|error| failed(&error))?;
-    let body = response.body.collect(MAX_STATE).await.map_err(|error| failed(&error))?;
-    match response.status {
-        200 => serde_json::from_slice(&body).map_err(|error| failed(&error)),
-        status => Err(failed(&format!("status {status}"))),
+    let failed = |error: String| Failure::failed(format!("{error}; is the agent running, and is --status-port right?"));
+    let parsed = Url::parse(&url).map_err(|error| failed(error.to_string()))?;
+    let answer = fetch("GET", &parsed, "", Instant::now() + TIMEOUT, MAX_STATE).await.map_err(failed)?;
+    match answer.status {
+        200 => serde_json::from_slice(&answer.body).map_err(|error| failed(format!("{url}: {error}"))),
+        status => Err(failed(format!("{url}: status {status}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Sources;
+
+    #[test]
+    fn the_port_is_that_of_the_agent() {
+        let port = |config: &str| {
+            let env = [("PROXY_CONFIG".to_owned(), config.to_owned())].into();
+            configured_port(&Vars::load(Sources { env, ..Sources::default() }).0).map_err(|failure| failure.message)
+        };
+        assert_eq!(port(""), Ok(15020));
+        assert_eq!(port("statusPort: 15030"), Ok(15030));
+        let message = port("statusPort: 0").unwrap_err();
+        assert!(message.starts_with("PROXY_CONFIG:1: statusPort: ") && message.contains("--status-port"), "{message}");
     }
 }

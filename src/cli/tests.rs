@@ -55,12 +55,22 @@ fn mistakes_are_named() {
         (&commands::WAIT, "--timeoutSeconds=soon", "--timeoutSeconds: \"soon\" is not a whole number"),
         (&commands::WAIT, "--url", "needs an argument: --url"),
         (&commands::REQUEST, "GET", "at least 2 arguments, got 1"),
-        (&commands::REQUEST, "GET a b c", "at most 3 arguments, got 4"),
+        (&commands::STATUS, "now", "at most 0 arguments, got 1"),
         (&commands::PROXY, "--log_as_json=maybe", "--log_as_json: \"maybe\" is not true or false"),
         (&commands::VERSION, "-x", "unknown flag: -x"),
     ] {
         let error = parse(command, text).expect_err(text);
         assert!(error.contains(part), "{text}: {error}");
+    }
+}
+
+#[test]
+fn errors_are_json_in_every_spelling_of_the_flag() {
+    for word in ["--log_as_json", "--log_as_json=true", "--log_as_json=1", "--log_as_json=T"] {
+        assert!(args::asks_for_json(word), "{word}");
+    }
+    for word in ["--log_as_json=false", "--log_as_json=maybe", "--log_as_jsonx", "--log_as_json=", "log_as_json"] {
+        assert!(!args::asks_for_json(word), "{word}");
     }
 }
 

@@ -100,6 +100,11 @@ impl Vars {
         (vars, errors)
     }
 
+    /// The same without the addresses of the network, and without waiting: for a command that asks a running agent.
+    pub fn at_hand(flags: Flags) -> (Vars, Errors) {
+        Vars::load(Sources { flags, env: env::of_process(), ..Sources::default() })
+    }
+
     /// Reads everything from `sources`. The errors are all that is wrong with it, each with the name of its source; what can be
     /// used is there all the same, so that the rooms can add theirs.
     pub fn load(sources: Sources) -> (Vars, Errors) {
