@@ -16,7 +16,9 @@ use footman::{
                 AsyncDataSource, HttpUri, RemoteDataSource, TypedExtensionConfig, async_data_source::Specifier,
             },
             extensions::wasm::v3::{FailurePolicy, PluginConfig, VmConfig, Wasm},
-            service::discovery::v3::{DiscoveryRequest, DiscoveryResponse},
+            service::discovery::v3::{
+                DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse, Resource,
+            },
         },
         google::protobuf::{Any, Duration},
     },
@@ -26,8 +28,8 @@ use prost::Message;
 use crate::support::{
     agent::{Agent, Options},
     envoy as support_envoy, free_port,
-    istiod::{Ads, Istiod},
-    web::Web,
+    istiod::{Ads, DELTA, Istiod},
+    web::{Response, Web},
     within,
 };
 
@@ -129,37 +131,79 @@ fn plugin(url: String) -> Any {
     any(ECDS, &TypedExtensionConfig { name: PLUGIN.to_owned(), typed_config })
 }
 
-/// Answers Envoy's subscriptions until it has acknowledged this plugin.
-async fn serve(ads: &mut Ads, port: u16, plugin: &Any, serial: &mut usize) {
-    loop {
-        let request: DiscoveryRequest =
-            within("a request of Envoy", ads.requests.message(1 << 24)).await.unwrap().unwrap();
-        assert_eq!(request.error_detail, None, "refused");
-        if request.type_url == ECDS && request.response_nonce == format!("n{serial}") {
-            return;
-        }
-        if request.response_nonce.is_empty() {
-            let resources = match request.type_url.as_str() {
-                LDS => vec![listener(port)],
-                ECDS => vec![plugin.clone()],
-                CDS => Vec::new(),
-                _ => continue,
-            };
-            push(ads, &request.type_url, resources, serial).await;
-        }
-    }
+/// The scripted control plane towards one Envoy, in either protocol.
+struct Plane {
+    ads: Ads,
+    /// Where Envoy's listener is.
+    port: u16,
+    serial: usize,
 }
 
-async fn push(ads: &mut Ads, type_url: &str, resources: Vec<Any>, serial: &mut usize) {
-    *serial += 1;
-    let response = DiscoveryResponse {
-        version_info: serial.to_string(),
-        type_url: type_url.to_owned(),
-        nonce: format!("n{serial}"),
-        resources,
-        ..Default::default()
-    };
-    ads.responses.send(&response).await.unwrap();
+impl Plane {
+    async fn next(istiod: &mut Istiod, port: u16) -> Plane {
+        Plane { ads: istiod.stream().await, port, serial: 0 }
+    }
+
+    /// Answers Envoy's subscriptions until it has acknowledged this plugin.
+    async fn serve(&mut self, plugin: &Any) {
+        loop {
+            let (type_url, nonce) = self.request().await;
+            if type_url == ECDS && nonce == format!("n{}", self.serial) {
+                return;
+            }
+            if nonce.is_empty() {
+                match type_url.as_str() {
+                    LDS => self.push(LDS, Some(("test", listener(self.port)))).await,
+                    ECDS => self.push(ECDS, Some((PLUGIN, plugin.clone()))).await,
+                    CDS => self.push(CDS, None).await,
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Sends another plugin, until it is acknowledged.
+    async fn replace(&mut self, plugin: &Any) {
+        self.push(ECDS, Some((PLUGIN, plugin.clone()))).await;
+        self.serve(plugin).await;
+    }
+
+    /// Type and nonce of the next request.
+    async fn request(&mut self) -> (String, String) {
+        let requests = &mut self.ads.requests;
+        let (type_url, nonce, refusal) = if self.ads.path == DELTA {
+            let request: DeltaDiscoveryRequest =
+                within("a request of Envoy", requests.message(1 << 24)).await.unwrap().unwrap();
+            (request.type_url, request.response_nonce, request.error_detail)
+        } else {
+            let request: DiscoveryRequest =
+                within("a request of Envoy", requests.message(1 << 24)).await.unwrap().unwrap();
+            (request.type_url, request.response_nonce, request.error_detail)
+        };
+        assert_eq!(refusal, None, "refused");
+        (type_url, nonce)
+    }
+
+    async fn push(&mut self, type_url: &str, resource: Option<(&str, Any)>) {
+        self.serial += 1;
+        let (version, nonce, type_url) = (self.serial.to_string(), format!("n{}", self.serial), type_url.to_owned());
+        let sent = if self.ads.path == DELTA {
+            let resources = resource.into_iter().map(|(name, resource)| Resource {
+                name: name.to_owned(),
+                version: version.clone(),
+                resource: Some(resource),
+                ..Default::default()
+            });
+            let resources = resources.collect();
+            self.ads.responses.send(&DeltaDiscoveryResponse { type_url, nonce, resources, ..Default::default() }).await
+        } else {
+            let resources = resource.into_iter().map(|(_, resource)| resource).collect();
+            let response =
+                DiscoveryResponse { version_info: version, type_url, nonce, resources, ..Default::default() };
+            self.ads.responses.send(&response).await
+        };
+        sent.unwrap();
+    }
 }
 
 /// Status and `x-wasm` of one request; an error text when there is no answer.
@@ -175,24 +219,33 @@ async fn answers(port: u16, name: &str) {
     within("the plugin", async { while ask(port).await != expected {} }).await;
 }
 
+/// What the agent is told beside a pod's usual environment.
+fn environment<'a>(cache: &'a Path, delta: &'a str) -> [(&'a str, &'a str); 3] {
+    [("FOOTMAN_WASM_CACHE_DIR", cache.to_str().unwrap()), ("ISTIO_DELTA_XDS", delta), ("ISTIOD_SAN", "localhost")]
+}
+
 #[tokio::test]
 async fn module_runs_and_is_replaced_under_traffic() {
+    replaced_under_traffic("false").await;
+}
+
+#[tokio::test]
+async fn module_runs_and_is_replaced_under_traffic_in_delta() {
+    replaced_under_traffic("true").await;
+}
+
+async fn replaced_under_traffic(delta: &str) {
     let Some(binary) = support_envoy::real() else {
         eprintln!("skipped: ENVOY does not name an Envoy");
         return;
     };
     let cache = crate::support::TempDir::new();
-    let env = [
-        ("FOOTMAN_WASM_CACHE_DIR", cache.to_str().unwrap()),
-        ("ISTIO_DELTA_XDS", "false"),
-        ("ISTIOD_SAN", "localhost"),
-    ];
+    let env = environment(&cache, delta);
     let (web, port) = (Web::start(), free_port());
     let mut istiod = Istiod::start().await;
     let agent = Agent::start(&istiod, Options { envoy: Some(Path::new(&binary)), env: &env, ..Options::default() });
-    let mut ads = istiod.stream().await;
-    let mut serial = 0;
-    serve(&mut ads, port, &plugin(web.put("/first.wasm", FIRST)), &mut serial).await;
+    let mut plane = Plane::next(&mut istiod, port).await;
+    plane.serve(&plugin(web.put("/first.wasm", FIRST))).await;
     answers(port, "first").await;
 
     let (done, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
@@ -210,12 +263,46 @@ async fn module_runs_and_is_replaced_under_traffic() {
     for (path, module, name) in
         [("/b.wasm", SECOND, "second"), ("/c.wasm", FIRST, "first"), ("/d.wasm", SECOND, "second")]
     {
-        push(&mut ads, ECDS, vec![plugin(web.put(path, module))], &mut serial).await;
-        serve(&mut ads, port, &Any::default(), &mut serial).await;
+        plane.replace(&plugin(web.put(path, module))).await;
         answers(port, name).await;
     }
     done.store(true, Ordering::Relaxed);
     within("the traffic", traffic).await.unwrap();
     assert!(asked.load(Ordering::Relaxed) > 10);
     drop(agent);
+}
+
+#[tokio::test]
+async fn restarted_agent_serves_the_module_it_kept() {
+    restarted_without_registry("false").await;
+}
+
+#[tokio::test]
+async fn restarted_agent_serves_the_module_it_kept_in_delta() {
+    restarted_without_registry("true").await;
+}
+
+/// The agent is killed, with all that was in its memory; the registry is gone when it starts again.
+async fn restarted_without_registry(delta: &str) {
+    let Some(binary) = support_envoy::real() else {
+        eprintln!("skipped: ENVOY does not name an Envoy");
+        return;
+    };
+    let cache = crate::support::TempDir::new();
+    let env = environment(&cache, delta);
+    let start = |istiod: &Istiod| {
+        Agent::start(istiod, Options { envoy: Some(Path::new(&binary)), env: &env, ..Default::default() })
+    };
+    let web = Web::start();
+    let plugin = plugin(web.put("/first.wasm", FIRST));
+    let mut istiod = Istiod::start().await;
+    for run in ["fetched", "from the cache"] {
+        let (agent, port) = (start(&istiod), free_port());
+        let mut plane = Plane::next(&mut istiod, port).await;
+        plane.serve(&plugin).await;
+        answers(port, "first").await;
+        assert_eq!(web.seen(), ["GET /first.wasm"], "{run}");
+        web.route("/first.wasm", |_| Response::new(404, "gone"));
+        drop(agent);
+    }
 }
