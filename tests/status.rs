@@ -20,14 +20,21 @@ use footman::{
     telemetry::{metrics::Registry, pages::Pages},
     wires::Event,
 };
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpSocket, UnixStream},
+    net::{TcpListener, TcpSocket, TcpStream, UnixStream},
     sync::{mpsc, watch},
 };
 
-use crate::support::{TempDir, free_port, within};
+use crate::support::{
+    TempDir,
+    agent::{Agent, Options},
+    free_port,
+    istiod::Istiod,
+    within,
+};
 
 const TEXT: &str = "text/plain; version=0.0.4";
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -73,6 +80,7 @@ impl Service for App {
 /// A status port with everything around it.
 struct Pod {
     port: u16,
+    gates: Gates,
     server: Gate,
     pages: Pages,
     events: mpsc::Receiver<Event>,
@@ -92,11 +100,12 @@ fn pod(env: &[(&str, &str)], admin: u16) -> Pod {
     server.open();
     let (sender, events) = mpsc::channel(4);
     let (_state, envoy) = watch::channel(envoy::State::default());
-    let sources = Sources { gates, registry: Registry::default(), pages: pages.clone(), envoy, events: sender };
+    let sources =
+        Sources { gates: gates.clone(), registry: Registry::default(), pages: pages.clone(), envoy, events: sender };
     let bound = Bound::bind(config, sources).unwrap();
     let (trigger, drain) = Trigger::new();
     tokio::spawn(bound.run(drain));
-    Pod { port, server, pages, events, _running: trigger }
+    Pod { port, gates, server, pages, events, _running: trigger }
 }
 
 impl Pod {
@@ -111,6 +120,18 @@ impl Pod {
     async fn get(&self, path: &str) -> (u16, String) {
         let (status, _, body) = self.ask("GET", path, &[]).await;
         (status, body)
+    }
+
+    /// The answer to a caller at the address from which Envoy passes on what came from the network.
+    async fn from_outside(&self, method: &str, path: &str) -> String {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.6:0".parse().unwrap()).unwrap();
+        let mut stream = socket.connect(SocketAddr::from(([127, 0, 0, 1], self.port))).await.unwrap();
+        let request = format!("{method} {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        within(path, stream.read_to_string(&mut answer)).await.unwrap();
+        answer
     }
 
     async fn counted(&self, kind: &str) -> u32 {
@@ -151,6 +172,25 @@ async fn readiness_names_what_is_pending_and_is_latched() {
     pod.server.shut("server is terminated: received signal");
     let (status, body) = pod.get("/healthz/ready").await;
     assert_eq!((status, &*body), (503, "not ready: server: server is terminated: received signal\n"));
+}
+
+#[tokio::test]
+async fn readiness_tells_how_old_the_configuration_is() {
+    let pod = pod(&[NO_ENVOY], 1);
+    let xds = pod.gates.gate("xds", "no stream yet");
+    xds.note("configuration accepted", std::time::SystemTime::now() - Duration::from_secs(3600));
+    let (status, body) = pod.get("/healthz/ready").await;
+    let told = |body: &str, state: &str| {
+        body.starts_with(&format!("{state} (xds: configuration accepted 36")) && body.ends_with(" s ago)\n")
+    };
+    assert!(status == 503 && told(&body, "not ready: xds: no stream yet"), "{body}");
+    xds.open();
+    let (status, body) = pod.get("/healthz/ready").await;
+    assert!(status == 200 && told(&body, "ready"), "{body}");
+    let state: Value = serde_json::from_str(&pod.get("/debug/state").await.1).unwrap();
+    assert!(state["ready"] == true && state["notes"]["xds"].as_str().unwrap().starts_with("configuration accepted 36"));
+    xds.clear_note();
+    assert_eq!(pod.get("/healthz/ready").await, (200, String::new()));
 }
 
 #[tokio::test]
@@ -205,7 +245,7 @@ async fn caller_that_leaves_ends_probe_and_scrape() {
     let env = [NO_ENVOY, ("ISTIO_KUBE_APP_PROBERS", &table), ("ISTIO_PROMETHEUS_ANNOTATIONS", &scrape)];
     let pod = pod(&env, 1);
     for path in ["/app-lifecycle/a/prestopz", "/metrics"] {
-        let mut caller = tokio::net::TcpStream::connect(("127.0.0.1", pod.port)).await.unwrap();
+        let mut caller = TcpStream::connect(("127.0.0.1", pod.port)).await.unwrap();
         caller.write_all(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes()).await.unwrap();
         let (mut asked, _) = within("the application to be asked", silent.accept()).await.unwrap();
         let mut request = [0; 4096];
@@ -297,14 +337,7 @@ async fn control_is_for_this_pod_by_post() {
     for path in ["/drain", "/quitquitquit"] {
         let (status, _, body) = pod.ask("GET", path, &[]).await;
         assert_eq!((status, &*body), (405, "Method Not Allowed\n"));
-        // From here Envoy passes on what came from the network.
-        let socket = TcpSocket::new_v4().unwrap();
-        socket.bind("127.0.0.6:0".parse().unwrap()).unwrap();
-        let mut outside = socket.connect(SocketAddr::from(([127, 0, 0, 1], pod.port))).await.unwrap();
-        let request = format!("POST {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
-        outside.write_all(request.as_bytes()).await.unwrap();
-        let mut refused = String::new();
-        outside.read_to_string(&mut refused).await.unwrap();
+        let refused = pod.from_outside("POST", path).await;
         assert!(
             refused.starts_with("HTTP/1.1 403 ") && refused.ends_with("Only requests from localhost are allowed\n")
         );
@@ -353,6 +386,62 @@ async fn debug_pages_show_every_room() {
     for path in ["/", "/ready", "/healthz/ready/", "/metrics/x", "/app-healthz/a/livez", "/drain_listeners"] {
         assert_eq!(pod.get(path).await, (404, "404 page not found\n".to_owned()), "{path}");
     }
+}
+
+#[tokio::test]
+async fn debug_pages_are_for_this_pod_unless_asked_for() {
+    for (remote, status) in [("false", 403), ("true", 200)] {
+        let pod = pod(&[NO_ENVOY, ("FOOTMAN_DEBUG_REMOTE", remote)], 1);
+        for path in ["/debug", "/debug/", "/debug/state"] {
+            let answer = pod.from_outside("GET", path).await;
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{path}: {answer}");
+        }
+        let answer = pod.from_outside("POST", "/quitquitquit").await;
+        assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
+    }
+}
+
+/// Ten thousand clients that each begin a request and go no further, against the binary itself.
+#[tokio::test]
+async fn flood_of_connections_leaves_room_for_others() {
+    const FLOOD: usize = 10_000;
+    /// As many as the agent keeps.
+    const KEPT: usize = 2048;
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, most, most).unwrap();
+    // In waves where this process may not have so many at once; the rest is for the other tests.
+    let at_once = usize::try_from(most).unwrap_or(FLOOD).saturating_sub(2000).clamp(500, FLOOD);
+    let istiod = Istiod::start().await;
+    let agent = Agent::start(&istiod, Options { env: &[NO_ENVOY], ..Options::default() });
+    let url = format!("http://127.0.0.1:{}/metrics", agent.status_port);
+    let ask = || async { client::Request::get(&url).unwrap().send(None).await };
+    within("the status port", async { while ask().await.is_err() {} }).await;
+    let process = format!("/proc/{}", agent.pid());
+    let kilobytes = |name: &str| -> usize {
+        let status = std::fs::read_to_string(format!("{process}/status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        line.split_whitespace().next().unwrap().parse().unwrap()
+    };
+    let descriptors = || std::fs::read_dir(format!("{process}/fd")).unwrap().count();
+    let (memory, before) = (kilobytes("VmRSS:"), descriptors());
+    let mut flood = std::collections::VecDeque::new();
+    for number in 1..=FLOOD {
+        if flood.len() == at_once {
+            flood.pop_front();
+        }
+        let mut slow = TcpStream::connect(("127.0.0.1", agent.status_port)).await.unwrap();
+        slow.write_all(b"GET /healthz/ready HTTP/1.1\r\nHost: a\r\nX-Slow: ").await.unwrap();
+        flood.push_back(slow);
+        // Before the listener's queue is full: then the kernel would let clients wait for seconds.
+        if number % 500 == 0 {
+            let (status, _, page) = read(within("an answer in the flood", ask()).await).await;
+            assert!(status == 200 && page.contains("istio_agent_"), "after {number}: {status}");
+            assert!(descriptors() <= before + KEPT + 8, "after {number}: {}", descriptors());
+        }
+    }
+    assert!(descriptors() >= before + KEPT.min(at_once) - 8, "a flood it was not: {}", descriptors());
+    let more = kilobytes("VmHWM:") - memory;
+    assert!(more <= 24 * 1024, "{more} kB for the connections");
 }
 
 /// Never answers.

@@ -5,7 +5,7 @@ use std::{
     path::PathBuf,
     pin::Pin,
     sync::{Arc, Mutex},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use bytes::Bytes;
@@ -500,14 +500,19 @@ async fn last_good_configuration_is_served_until_istiod_is_back() {
     requests.send(&request(CDS)).await.unwrap();
     assert_eq!(within("what was kept", responses.raw(MAX_MESSAGE)).await.unwrap(), Some(accepted));
     assert!(lab.registry.text().contains("istio_agent_xds_last_good_age_seconds"));
+    let notes = lab.gates.notes(SystemTime::now());
+    assert!(matches!(&notes[..], [(_, note)] if note.contains("serving the configuration that Envoy accepted")));
 
     let (sender, streams) = unbounded_channel();
     lab.streams = streams;
     let listener = TcpListener::bind(address).await.unwrap();
     tokio::spawn(accept(listener, Arc::new(Script(sender)), Arc::clone(&lab.plan)));
     assert_eq!(within("istiod's return", responses.raw(MAX_MESSAGE)).await.unwrap_err().code, Code::Unavailable);
-    let (mut requests, _responses) = lab.envoy(Kind::Sotw, Plan::default()).await;
+    let (mut requests, mut responses) = lab.envoy(Kind::Sotw, Plan::default()).await;
     requests.send(&request(CDS)).await.unwrap();
-    let (mut upstream, _answers) = lab.istiod().await;
+    let (mut upstream, mut istiod) = lab.istiod().await;
     assert_eq!(next_type(&mut upstream).await, CDS);
+    istiod.send_raw(response(CDS, "fresh", 10)).await.unwrap();
+    within("fresh configuration", responses.raw(MAX_MESSAGE)).await.unwrap();
+    assert_eq!(lab.gates.notes(SystemTime::now()), [], "what is served is no longer old");
 }

@@ -27,7 +27,7 @@ pub fn render(state: &Value, style: Style) -> String {
     report.envoy(state);
     for (name, room) in state.as_object().into_iter().flatten() {
         match name.as_str() {
-            "agent" | "ready" | "waitsFor" | "envoy" => {}
+            "agent" | "ready" | "waitsFor" | "notes" | "envoy" => {}
             "certs" => report.certificates(room),
             "xds" => report.xds(room),
             "dns" => report.line("DNS", &sentence(room)),
@@ -73,6 +73,9 @@ impl Report {
         for (name, reason) in state["waitsFor"].as_object().into_iter().flatten() {
             let reason = self.bad(&text(reason));
             self.more(&format!("waits for {name}: {reason}"));
+        }
+        for (name, note) in state["notes"].as_object().into_iter().flatten() {
+            self.more(&format!("{name}: {}", text(note)));
         }
     }
 
@@ -211,6 +214,7 @@ mod tests {
                 "memory": {"residentKilobytes": 2304, "highestKilobytes": 3072}},
             "ready": false,
             "waitsFor": {"dns": "no table yet"},
+            "notes": {"xds": "istiod is away"},
             "envoy": {"pid": 8, "runningSeconds": 150, "starts": 1, "lastExit": null, "memory": null},
             "dns": {"hosts": 2, "upstreams": ["10.0.0.1:53"], "cachedAnswers": null},
             "certs": {"default": {"san": ["spiffe://a"], "expires_in_seconds": 7300}, "last_error": "CA\u{1b}[2J away",
@@ -225,6 +229,7 @@ mod tests {
             plain,
             "footman       not ready, version 0.1.0, for Istio 1.31.0, pid 7\n\
              \x20             waits for dns: no table yet\n\
+             \x20             xds: istiod is away\n\
              Envoy         running, pid 8, for 2 min, start number 1\n\
              Memory        agent 2.2 MB (at most 3.0 MB)\n\
              DNS           hosts 2, upstreams 1\n\

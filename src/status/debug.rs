@@ -57,8 +57,7 @@ impl Debug {
 
     /// Everything that is known of the agent, in one object.
     async fn state(&self, ready: &Ready) -> Value {
-        let waits_for: Map<String, Value> =
-            ready.waits_for().await.into_iter().map(|(name, reason)| (name.to_owned(), reason.into())).collect();
+        let waits_for = object(ready.waits_for().await);
         let envoy = self.envoy.borrow().clone();
         let mut state = json!({
             "agent": {
@@ -69,6 +68,7 @@ impl Debug {
             },
             "ready": waits_for.is_empty(),
             "waitsFor": waits_for,
+            "notes": object(ready.notes()),
             "envoy": {
                 "pid": envoy.running.map(|(pid, _)| pid),
                 "runningSeconds": envoy.running.and_then(|(_, since)| since.elapsed().ok()).map(|age| age.as_secs()),
@@ -82,6 +82,10 @@ impl Debug {
         }
         state
     }
+}
+
+fn object(details: Vec<(&'static str, String)>) -> Map<String, Value> {
+    details.into_iter().map(|(name, detail)| (name.to_owned(), detail.into())).collect()
 }
 
 async fn pprof(profile: &str, reply: Reply<'_>) -> io::Result<()> {

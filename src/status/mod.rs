@@ -48,6 +48,7 @@ pub struct Config {
     probes: app::Config,
     scrape: scrape::Config,
     metrics_local_only: bool,
+    debug_remote: bool,
     control_socket: Option<PathBuf>,
     profiling: bool,
 }
@@ -127,6 +128,7 @@ impl Config {
                 instance_ip,
             },
             metrics_local_only: vars.bool("METRICS_LOCALHOST_ACCESS_ONLY", false),
+            debug_remote: vars.bool("FOOTMAN_DEBUG_REMOTE", false),
             control_socket: (!control_socket.is_empty()).then(|| vars.path(&control_socket)),
             profiling: vars.flags().bool("profiling"),
         };

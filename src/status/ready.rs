@@ -67,19 +67,26 @@ impl Ready {
         self.gates.shut().iter().any(|(name, _)| *name == SERVER)
     }
 
-    /// The probe's answer: nothing when ready, else one line for people.
-    pub async fn check(&self) -> Result<(), String> {
+    /// What the rooms say beside that, by name: a pod may be ready and yet serve what is old.
+    pub fn notes(&self) -> Vec<(&'static str, String)> {
+        self.gates.notes(SystemTime::now())
+    }
+
+    /// The probe's answer, ready or not: one line for people, or nothing when ready and there is nothing to say.
+    pub async fn check(&self) -> Result<String, String> {
         let reasons = self.waits_for().await;
         let ready = reasons.is_empty();
         if self.was_ready.swap(ready, Ordering::Relaxed) != ready && ready {
             log::info!("Readiness succeeded");
         }
+        let notes = join(self.notes());
         if ready {
-            return Ok(());
+            return Ok(if notes.is_empty() { notes } else { format!("ready ({notes})\n") });
         }
-        let reasons: Vec<String> =
-            reasons.into_iter().map(|(name, reason)| format!("{name}: {}", reason.trim_end())).collect();
-        let reasons = reasons.join("; ");
+        let mut reasons = join(reasons);
+        if !notes.is_empty() {
+            reasons += &format!(" ({notes})");
+        }
         log::warn!("Readiness failed: {reasons}");
         Err(format!("not ready: {reasons}\n"))
     }
@@ -91,4 +98,9 @@ impl Ready {
             log::info!("Envoy proxy is ready after {seconds:.3} s");
         }
     }
+}
+
+fn join(details: Vec<(&'static str, String)>) -> String {
+    let details: Vec<String> = details.iter().map(|(name, detail)| format!("{name}: {}", detail.trim_end())).collect();
+    details.join("; ")
 }

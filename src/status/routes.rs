@@ -26,7 +26,7 @@ impl Status {
         let path = clean(&request.path);
         match &*path {
             "/healthz/ready" => match self.ready.check().await {
-                Ok(()) => reply.send(200, "", b"").await,
+                Ok(notes) => reply.send(200, if notes.is_empty() { "" } else { PLAIN }, notes.as_bytes()).await,
                 Err(reasons) => {
                     let reply = if self.ready.is_closed() { reply.last() } else { reply };
                     reply.send(503, PLAIN, reasons.as_bytes()).await
@@ -42,16 +42,21 @@ impl Status {
                 refuse(reply, 403, text).await
             }
             "/quitquitquit" | "/drain" => self.control.answer(&path, request, reply).await,
-            "/debug" if is_local(request) => self.debug.answer("", &self.ready, reply).await,
+            "/debug" if !self.may_debug(request) => forbidden(reply).await,
+            "/debug" => self.debug.answer("", &self.ready, reply).await,
             _ if is_below(&path, "/app-health") || is_below(&path, "/app-lifecycle") => {
                 self.application(&path, request, reply).await
             }
             _ => match path.strip_prefix("/debug/") {
-                Some(_) if !is_local(request) => forbidden(reply).await,
+                Some(_) if !self.may_debug(request) => forbidden(reply).await,
                 Some(name) => self.debug.answer(name, &self.ready, reply).await,
                 None => not_found(reply).await,
             },
         }
+    }
+
+    fn may_debug(&self, request: &Request) -> bool {
+        self.config.debug_remote || is_local(request)
     }
 
     async fn application(&self, path: &str, request: &Request, reply: Reply<'_>) -> io::Result<()> {

@@ -232,6 +232,7 @@ impl Proxy {
     fn served(&self) {
         self.configured.store(true, Ordering::Relaxed);
         self.metrics.last_good_age.clear();
+        self.links.gate.clear_note();
         self.refusals().served();
         self.show_refusal();
     }

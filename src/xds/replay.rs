@@ -3,7 +3,10 @@
 //! Each type is answered once, with what Envoy had accepted; Envoy's acknowledgements go nowhere. When istiod is there the stream
 //! ends, and Envoy comes back to it at once.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::BTreeSet,
+    time::{Duration, SystemTime},
+};
 
 use tokio::time::sleep;
 
@@ -27,6 +30,7 @@ pub(super) async fn run(
     let age = store.age(kind).unwrap_or_default();
     log::warn!(target: "xdsproxy", "istiod {} is away: serving the configuration that Envoy accepted {} s ago", proxy.links.istiod.address(), age.as_secs());
     proxy.metrics.last_good_age.set(age.as_secs_f64());
+    proxy.links.gate.note("istiod is away: serving the configuration that Envoy accepted", SystemTime::now() - age);
     tokio::select! {
         end = serve((kind, store), envoy, answers) => end,
         () = back(proxy) => {
