@@ -123,7 +123,7 @@ impl Pod {
     }
 
     /// The answer to a caller at the address from which Envoy passes on what came from the network.
-    async fn from_outside(&self, method: &str, path: &str) -> String {
+    async fn ask_from_outside(&self, method: &str, path: &str) -> String {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind("127.0.0.6:0".parse().unwrap()).unwrap();
         let mut stream = socket.connect(SocketAddr::from(([127, 0, 0, 1], self.port))).await.unwrap();
@@ -337,7 +337,7 @@ async fn control_is_for_this_pod_by_post() {
     for path in ["/drain", "/quitquitquit"] {
         let (status, _, body) = pod.ask("GET", path, &[]).await;
         assert_eq!((status, &*body), (405, "Method Not Allowed\n"));
-        let refused = pod.from_outside("POST", path).await;
+        let refused = pod.ask_from_outside("POST", path).await;
         assert!(
             refused.starts_with("HTTP/1.1 403 ") && refused.ends_with("Only requests from localhost are allowed\n")
         );
@@ -393,10 +393,10 @@ async fn debug_pages_are_for_this_pod_unless_asked_for() {
     for (remote, status) in [("false", 403), ("true", 200)] {
         let pod = pod(&[NO_ENVOY, ("FOOTMAN_DEBUG_REMOTE", remote)], 1);
         for path in ["/debug", "/debug/", "/debug/state"] {
-            let answer = pod.from_outside("GET", path).await;
+            let answer = pod.ask_from_outside("GET", path).await;
             assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{path}: {answer}");
         }
-        let answer = pod.from_outside("POST", "/quitquitquit").await;
+        let answer = pod.ask_from_outside("POST", "/quitquitquit").await;
         assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
     }
 }
