@@ -6,7 +6,10 @@
 //!                          └───▶ otherwise: 0–60 s later, if that is still so ──▶ ends; the callers dial anew
 //! ```
 
-use std::time::{Duration, SystemTime};
+use std::{
+    error::Error as _,
+    time::{Duration, SystemTime},
+};
 
 use tokio::time::sleep;
 
@@ -62,7 +65,8 @@ impl Basis {
             // A file that is being written counts for nothing.
             Ok(()) | Err(tls::Error::NoRoots) => {}
             Err(error) => {
-                return Some(format!("its certificate is not one of the {} as they are now: {error}", tls.roots));
+                let why = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+                return Some(format!("{} no longer vouch for its certificate: {why}", tls.roots));
             }
         }
         let ends = self.ends.filter(|ends| left(*ends) < reserve)?;
