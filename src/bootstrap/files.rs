@@ -107,9 +107,7 @@ pub fn write_to(config: &Config, around: &Surroundings, folder: &Path) -> Result
     if let Some(Own::InPlace(path)) = &config.own {
         return Ok(Written { path: path.clone(), is_generated: false, files: Vec::new() });
     }
-    if config.needs_project() && !around.platform.metadata.contains_key("gcp_project") {
-        return Err(Error::NoProject);
-    }
+    config.fits(around)?;
     make_folder(folder, "the folder of the bootstrap (configPath)")?;
     let mut files = Vec::new();
     if let Some(token) = config.lightstep_token() {

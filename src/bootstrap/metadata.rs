@@ -296,7 +296,11 @@ const PORTS: &str = "text with a JSON array of {name, containerPort, protocol}";
 
 /// Ports of the pod with only the members that istiod reads; `None` for an empty array.
 fn ports(text: &str) -> Result<Option<String>, &'static str> {
-    let Ok(Json::Array(ports)) = serde_json::from_str(text) else { return Err(PORTS) };
+    let ports = match serde_json::from_str(text) {
+        Ok(Json::Array(ports)) => ports,
+        Ok(Json::Null) => return Ok(None),
+        _ => return Err(PORTS),
+    };
     let mut kept = Vec::with_capacity(ports.len());
     for port in ports {
         let mut members = Map::new();

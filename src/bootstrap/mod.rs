@@ -186,9 +186,17 @@ impl Config {
         self.proxy.config_file(TOKEN_FILE).to_string_lossy().into_owned()
     }
 
-    /// Stackdriver's tracer makes no section, but Istio refuses it without a project.
-    fn needs_project(&self) -> bool {
-        self.own.is_none() && matches!(self.tracer(), Some(Tracer::Stackdriver))
+    /// What makes the configuration unusable in these surroundings: Stackdriver's tracer gives no section, but Istio refuses it
+    /// without a project.
+    ///
+    /// # Errors
+    /// [`Error::NoProject`].
+    pub fn fits(&self, around: &Surroundings) -> Result<(), Error> {
+        let needs_project = self.own.is_none() && matches!(self.tracer(), Some(Tracer::Stackdriver));
+        if needs_project && !around.platform.metadata.contains_key("gcp_project") {
+            return Err(Error::NoProject);
+        }
+        Ok(())
     }
 
     fn tracer(&self) -> Option<&Tracer> {

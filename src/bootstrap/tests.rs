@@ -113,6 +113,31 @@ fn only_the_metadata_that_wins_has_to_fit() {
 }
 
 #[test]
+fn stackdriver_needs_a_project() {
+    let env = [("PROXY_CONFIG".to_owned(), "tracing: {stackdriver: {}}".to_owned())];
+    let (vars, _) = Vars::load(crate::config::Sources { env: env.into(), ..Default::default() });
+    let config = Config::from_vars(&vars).unwrap();
+    let mut around = Surroundings::default();
+    assert!(config.fits(&around).unwrap_err().to_string().contains("gcp_project"));
+    around.platform.metadata.insert("gcp_project".to_owned(), "p".to_owned());
+    assert!(config.fits(&around).is_ok());
+}
+
+#[test]
+fn ports_of_the_pod_as_istio_reads_them() {
+    for (text, wanted) in [
+        ("null", Ok(json!("null"))),
+        ("[]", Ok(json!("[]"))),
+        ("[{\"containerPort\":1,\"hostPort\":2}]", Ok(json!("[{\"containerPort\":1,\"protocol\":\"\"}]"))),
+        ("", Err(())),
+        ("{}", Err(())),
+    ] {
+        let found = document(&Vars::from_pairs([("ISTIO_META_POD_PORTS", text)])).map_err(|_| ());
+        assert_eq!(found.map(|bootstrap| bootstrap["node"]["metadata"]["POD_PORTS"].clone()), wanted, "{text}");
+    }
+}
+
+#[test]
 fn metadata_discovery_without_delta_is_warned_of() {
     for (env, warned) in [
         (&[("ISTIO_META_ENABLE_HBONE", "true"), ("ISTIO_DELTA_XDS", "false")][..], true),

@@ -38,5 +38,8 @@ pub use validate::split_host_port;
 pub use vars::{Role, Sources, Vars};
 pub use version::{BUILD_REVISION, ISTIO_VERSION};
 
+/// The annotation that puts another address in place of `discoveryAddress`.
+pub const DISCOVERY_ANNOTATION: &str = "sidecar.istio.io/discoveryAddress";
+
 /// The annotation with names of interfaces whose addresses are not the node's.
 const EXCLUDE_INTERFACES: &str = "traffic.sidecar.istio.io/excludeInterfaces";

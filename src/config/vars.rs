@@ -12,7 +12,7 @@ use std::{
 use serde_json::{Map, Value as Json};
 
 use super::{
-    Errors, Flags, Origin, ProxyConfig, Setting,
+    DISCOVERY_ANNOTATION, Errors, Flags, Origin, ProxyConfig, Setting,
     addresses::{self, Interface},
     decode::Decoder,
     env,
@@ -27,7 +27,6 @@ use crate::net::resolve::Resolver;
 const LABELS: &str = "./etc/istio/pod/labels";
 const ANNOTATIONS: &str = "./etc/istio/pod/annotations";
 const CONFIG_ANNOTATION: &str = "proxy.istio.io/config";
-const DISCOVERY_ANNOTATION: &str = "sidecar.istio.io/discoveryAddress";
 /// How long the lookup of the statsd address may hold up the start (Istio's figure).
 const STATSD_PATIENCE: Duration = Duration::from_secs(15);
 const STATUS_PORT_ANNOTATION: &str = "status.sidecar.istio.io/port";

@@ -10,7 +10,7 @@ use super::{
     roots::{for_ca, for_xds, pair},
 };
 use crate::{
-    config::{AuthPolicy, Errors, Vars, split_host_port},
+    config::{AuthPolicy, DISCOVERY_ANNOTATION, Errors, Vars, split_host_port},
     grpc::Keepalive,
     net::tls::Policy,
 };
@@ -150,8 +150,18 @@ fn endpoint(
     errors: &mut Errors,
 ) -> Endpoint {
     let (host, port) = split(address).unwrap_or_else(|why| {
-        errors.add(source, why);
-        Default::default()
+        let parts = split_host_port(address).ok().filter(|(host, _)| !host.is_empty());
+        match parts.filter(|_| vars.annotation(DISCOVERY_ANNOTATION) == Some(address)) {
+            // Istio takes it as it stands; Envoy starts, and every dial fails with this address in its text.
+            Some((host, _)) => {
+                vars.warn(format!("annotation {DISCOVERY_ANNOTATION}: {why}; istiod cannot be reached there"));
+                (host.to_owned(), 0)
+            }
+            None => {
+                errors.add(source, why);
+                Default::default()
+            }
+        }
     });
     let proxy = proxy::for_host(vars, &host, port).unwrap_or_else(|why| {
         errors.add("HTTPS_PROXY", why);

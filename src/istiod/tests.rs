@@ -407,3 +407,22 @@ fn plaintext_to_the_ca_is_warned_of() {
         vars.warnings()
     );
 }
+
+#[test]
+fn an_annotated_address_is_taken_as_it_stands() {
+    let root = std::env::temp_dir().join(format!("footman-annotated-{}", std::process::id()));
+    std::fs::create_dir_all(root.join("etc/istio/pod")).unwrap();
+    for (address, host) in
+        [("Odd_Host:99999", Some("Odd_Host")), ("istiod:", Some("istiod")), ("x", None), (":1x", None)]
+    {
+        let line = format!("{}=\"{address}\"", crate::config::DISCOVERY_ANNOTATION);
+        std::fs::write(root.join("etc/istio/pod/annotations"), line).unwrap();
+        let env = [("PROXY_CONFIG".to_owned(), "controlPlaneAuthPolicy: NONE".to_owned())].into();
+        let (vars, _) = Vars::load(crate::config::Sources { env, root: root.clone(), ..Default::default() });
+        let config = Config::for_discovery(&vars).ok();
+        assert_eq!(config.map(|config| config.endpoint.host).as_deref(), host, "{address}");
+        let warned = vars.warnings().iter().any(|line| line.contains(address));
+        assert_eq!(warned, host.is_some(), "{address}: {:?}", vars.warnings());
+    }
+    std::fs::remove_dir_all(&root).unwrap();
+}

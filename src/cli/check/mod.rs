@@ -56,7 +56,9 @@ async fn check(mut typed: Typed, show_bootstrap: bool, request_certificate: bool
             Err(_) => platform::Platform::default(),
         };
         let around = Surroundings { platform, ..Surroundings::default() };
-        if !vars.bool("DISABLE_ENVOY", false) {
+        if let Err(error) = agent.bootstrap().fits(&around) {
+            errors.add(vars.proxy_origin("tracing").to_string(), error.to_string());
+        } else if !vars.bool("DISABLE_ENVOY", false) {
             report.steps.push(validate::by_envoy(&vars, agent.bootstrap(), &around).await);
         }
         if show_bootstrap {
