@@ -31,7 +31,7 @@ pub const METHOD: &str =
     "a table of 20,000 hosts, then 20,000 A queries a second over 4 sockets on loopback for 5 s, each host in turn";
 
 const LDS: &str = "type.googleapis.com/envoy.config.listener.v3.Listener";
-const NDS: &str = "type.googleapis.com/istio.networking.nds.v1.NameTable";
+pub const NDS: &str = "type.googleapis.com/istio.networking.nds.v1.NameTable";
 const HOSTS: usize = 20_000;
 const SOCKETS: usize = 4;
 /// Queries of one tick of a millisecond.
@@ -56,7 +56,7 @@ pub async fn run(bench: &Bench) -> Vec<Figure> {
             Some(before) if request.response_nonce == "n" => break (before, process::rss(pid)),
             None if request.type_url == NDS => {
                 table_sent = Some(process::rss(pid));
-                ads.responses.send_raw(table()).await.unwrap();
+                ads.responses.send_raw(table(HOSTS)).await.unwrap();
             }
             _ => {}
         }
@@ -78,7 +78,8 @@ pub async fn run(bench: &Bench) -> Vec<Figure> {
     ]
 }
 
-fn table() -> Bytes {
+/// A name table of so many hosts, as a delta response with the nonce `n`.
+pub fn table(hosts: usize) -> Bytes {
     let host = |index: usize| {
         let info = NameInfo {
             ips: vec![format!("10.{}.{}.{}", index >> 16, index >> 8 & 255, index & 255)],
@@ -89,7 +90,7 @@ fn table() -> Bytes {
         };
         (format!("service-{index}.namespace.svc.cluster.local"), info)
     };
-    let table = NameTable { table: (0..HOSTS).map(host).collect() };
+    let table = NameTable { table: (0..hosts).map(host).collect() };
     let any = Any { type_url: NDS.to_owned(), value: table.encode_to_vec().into() };
     let response = DeltaDiscoveryResponse {
         type_url: NDS.to_owned(),
@@ -145,7 +146,7 @@ fn collect(sockets: &[UdpSocket], sent_at: &mut [Vec<Option<Instant>>], latencie
 }
 
 /// An A query of the host with that number.
-fn query(id: u16, host: usize) -> Vec<u8> {
+pub fn query(id: u16, host: usize) -> Vec<u8> {
     let mut query = [&id.to_be_bytes()[..], &[1, 0, 0, 1, 0, 0, 0, 0, 0, 0]].concat();
     for label in format!("service-{host}.namespace.svc.cluster.local").split('.') {
         query.push(label.len() as u8);

@@ -42,11 +42,11 @@ pub async fn run(bench: &Bench) -> Vec<Figure> {
     let scrape = format!("{{\"scrape\":\"true\",\"path\":\"/metrics\",\"port\":\"{app_port}\"}}");
     let env = [("ISTIO_PROMETHEUS_ANNOTATIONS", scrape.as_str())];
     let agent = Agent::start(&istiod, Options { binary: &bench.binary, envoy: Some(&bench.envoy), env: &env });
-    let _envoy = expose(agent.envoy_metrics_port, exposition("envoy", 5_600_000));
-    let small = expose(app_port, exposition("app", 1_000));
+    let _envoy = expose(agent.envoy_metrics_port, exposition("envoy", 5_600_000)).await;
+    let small = expose(app_port, exposition("app", 1_000)).await;
     let mut figures = scrapes(&agent, "Envoy, 5.6 MB").await;
     drop(small);
-    let _large = expose(app_port, exposition("app", 20_000_000));
+    let _large = expose(app_port, exposition("app", 20_000_000)).await;
     figures.extend(scrapes(&agent, "and the application, 20 MB").await);
     figures
 }
@@ -89,9 +89,18 @@ async fn scrape(agent: &Agent) -> usize {
     length
 }
 
-fn expose(port: u16, body: Bytes) -> Trigger {
+async fn expose(port: u16, body: Bytes) -> Trigger {
     let (trigger, drain) = Trigger::new();
-    let server = Server::bind_address(SocketAddr::from(([127, 0, 0, 1], port))).unwrap();
+    let bound = async {
+        loop {
+            match Server::bind_address(SocketAddr::from(([127, 0, 0, 1], port))) {
+                Ok(server) => break server,
+                // The one before goes when its task runs next.
+                Err(_) => tokio::task::yield_now().await,
+            }
+        }
+    };
+    let server = within("the port", bound).await;
     tokio::spawn(server.run(Arc::new(Exposition(body)), drain));
     trigger
 }
