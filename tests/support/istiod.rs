@@ -98,6 +98,8 @@ async fn accept(listener: TcpListener, tls: TlsAcceptor, script: Arc<Script>, mu
             accepted = listener.accept() => accepted.unwrap().0,
             () = drain.started() => return,
         };
+        // As istiod's server does: a small response does not wait for the acknowledgement of the one before.
+        stream.set_nodelay(true).unwrap();
         let (tls, script) = (tls.clone(), Arc::clone(&script));
         connections.spawn(async move {
             if let Ok(stream) = tls.accept(stream).await {
