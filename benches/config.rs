@@ -9,7 +9,10 @@ use footman::{
 };
 use serde_json::Value as Json;
 
-use crate::{Bench, Figure, median, support::TempDir};
+use crate::{
+    Bench, Figure, median,
+    support::{TempDir, ca::Ca},
+};
 
 pub const METHOD: &str =
     "500 times what sidecar injection gives a pod (tests/golden/sidecar-injected.json), in this process, median";
@@ -18,8 +21,9 @@ const CASE: &str = include_str!("../tests/golden/sidecar-injected.json");
 pub async fn run(_: &Bench) -> Vec<Figure> {
     let case: Json = serde_json::from_str(CASE).unwrap();
     let folder = TempDir::new();
+    let roots = Ca::new("a root").unwrap().root_pem();
     for (path, text) in case["files"].as_object().unwrap() {
-        folder.write(path, text.as_str().unwrap());
+        folder.write(path, &text.as_str().unwrap().replace("${CA_PEM}", &roots));
     }
     let env = case["env"].as_object().unwrap().iter();
     let env: Vec<(String, String)> = env.map(|(k, v)| (k.clone(), v.as_str().unwrap().to_owned())).collect();
