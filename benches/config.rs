@@ -23,7 +23,7 @@ pub async fn run(_: &Bench) -> Vec<Figure> {
     let folder = TempDir::new();
     let roots = Ca::new("a root").unwrap().root_pem();
     for (path, text) in case["files"].as_object().unwrap() {
-        folder.write(path, &text.as_str().unwrap().replace("${CA_PEM}", &roots));
+        folder.write(path, text.as_str().unwrap().replace("${CA_PEM}", &roots));
     }
     let env = case["env"].as_object().unwrap().iter();
     let env: Vec<(String, String)> = env.map(|(k, v)| (k.clone(), v.as_str().unwrap().to_owned())).collect();
