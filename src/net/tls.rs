@@ -101,7 +101,8 @@ pub enum Error {
     Config(rustls::Error),
 }
 
-const SYSTEM_FILES: [&str; 6] = [
+/// Where distributions keep their roots in one file; the first that exists counts.
+pub const SYSTEM_FILES: [&str; 6] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
     "/etc/ssl/ca-bundle.pem",

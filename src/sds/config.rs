@@ -5,7 +5,10 @@ use std::{
     time::Duration,
 };
 
-use crate::config::{Errors, PrivateKeyProvider, Vars};
+use crate::{
+    config::{Errors, PrivateKeyProvider, Vars},
+    net::tls::SYSTEM_FILES,
+};
 
 /// The folder of the workload socket.
 const WORKLOAD: &str = "./var/run/secrets/workload-spiffe-uds";
@@ -21,17 +24,8 @@ const LONG_WAIT: Duration = Duration::from_secs(60);
 const SHORT_WAIT: Duration = Duration::from_secs(3);
 /// Envoy may run under another user than the agent.
 const MODE: u32 = 0o666;
-/// Where distributions keep their roots; the first that exists counts.
-const SYSTEM_ROOTS: [&str; 8] = [
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",
-    "/etc/pki/tls/cacert.pem",
-    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
-    "/etc/ssl/cert.pem",
-    "/usr/local/etc/ssl/cert.pem",
-    "/etc/ssl/certs/ca-certificates",
-];
+/// Where Istio looks for the system's roots besides.
+const MORE_SYSTEM_ROOTS: [&str; 2] = ["/usr/local/etc/ssl/cert.pem", "/etc/ssl/certs/ca-certificates"];
 
 /// How secrets are served.
 #[derive(Debug, Clone)]
@@ -89,7 +83,7 @@ impl Config {
             mode,
             provider: vars.proxy().private_key_provider.clone(),
             crl: vars.bool("PILOT_ENABLE_CA_CRL", true).then(|| CRL.into()),
-            system_roots: SYSTEM_ROOTS.iter().map(PathBuf::from).find(|path| path.exists()),
+            system_roots: SYSTEM_FILES.iter().chain(&MORE_SYSTEM_ROOTS).map(PathBuf::from).find(|path| path.exists()),
         };
         errors.into_result(config)
     }
