@@ -429,6 +429,31 @@ fn own_starts() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
+#[test]
+fn what_two_rooms_find_wrong_is_said_once() {
+    let root = TempDir::new();
+    for (name, value, said) in [
+        ("WORKLOAD_IDENTITY_SOCKET_FILE", "a/b", "WORKLOAD_IDENTITY_SOCKET_FILE"),
+        ("PROXY_CONFIG", "discoveryAddress: x", "discoveryAddress"),
+        ("PROXY_CONFIG", "discoveryAddress: x:70000", "discoveryAddress"),
+        ("CA_ADDR", "x", "CA_ADDR"),
+        ("ENVOY_PROMETHEUS_PORT", "70000", "ENVOY_PROMETHEUS_PORT"),
+        ("ENVOY_STATUS_PORT", "-1", "ENVOY_STATUS_PORT"),
+        ("CREDENTIAL_FETCHER_TYPE", "x", "CREDENTIAL_FETCHER_TYPE"),
+        ("COMPLIANCE_POLICY", "pqc", "COMPLIANCE_POLICY"),
+        ("ISTIO_KUBE_APP_PROBERS", "{", "ISTIO_KUBE_APP_PROBERS"),
+        ("HTTPS_PROXY", "ftp://x", "HTTPS_PROXY"),
+        ("PROXY_CONFIG", "statusPort: 0", "statusPort"),
+        ("PROXY_CONFIG", "privateKeyProvider: {qat: {}}", "pollDelay"),
+    ] {
+        let roots = [("XDS_ROOT_CA", "SYSTEM"), ("CA_ROOT_CA", "SYSTEM"), (name, value)];
+        let env = roots.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        let (vars, mut errors) = Vars::load(Sources { env, root: root.to_path_buf(), ..Sources::default() });
+        errors.take(agent::Config::from_vars(&vars));
+        assert!(errors.0.len() == 1 && errors.0[0].source.contains(said), "{name}={value}: {errors}");
+    }
+}
+
 /// What an Envoy without Istio's extensions, or of today, cannot take (spec of each: Istio's own build has them).
 const NOT_STOCK: &[&str] = &["istio.workload.BootstrapExtension", "envoy.tracers.lightstep"];
 

@@ -9,6 +9,7 @@ mod clusters;
 mod document;
 mod files;
 mod grpc;
+mod higress;
 mod listeners;
 mod metadata;
 mod node;
@@ -31,6 +32,7 @@ pub use platform::Platform;
 use crate::config::{
     AuthPolicy, ConfigError, Errors, ISTIO_VERSION, ProxyConfig, Role, Tracer, Vars, is_link_local, split_host_port,
 };
+use higress::Flavor;
 use metadata::{Labels, Metadata};
 use stats::Stats;
 
@@ -52,6 +54,8 @@ pub struct Config {
     family: Family,
     ports: Ports,
     stats: Stats,
+    /// Whose bootstrap is followed: Istio's or Higress's.
+    flavor: Flavor,
     socket_file: String,
     host_ip: String,
     log_as_json: bool,
@@ -111,8 +115,11 @@ impl Config {
         let proxy = vars.proxy().clone();
         let ports = Ports::from_vars(vars, &mut errors);
         let mut metadata = Metadata::from_vars(vars, &mut errors);
-        let socket_file = socket_file(vars, &mut errors);
-        own_metadata(&mut metadata, vars, ports, &socket_file);
+        // `sds` refuses names that cannot be.
+        let socket_file = vars.text_or("WORKLOAD_IDENTITY_SOCKET_FILE", "socket");
+        let (own, template) = files::Own::from_vars(vars, &mut errors);
+        let flavor = Flavor::from_vars(vars, template);
+        own_metadata(&mut metadata, vars, ports, &socket_file, flavor);
         if let Some(annotations) = vars.annotations() {
             metadata.set_annotations(annotations);
         }
@@ -137,6 +144,7 @@ impl Config {
             labels: Labels::from_vars(vars),
             family: Family::of(vars.ip_addresses(), vars.bool("ISTIO_DUAL_STACK", false)),
             stats: Stats::from_vars(vars),
+            flavor,
             host_ip: vars.text_or("HOST_IP", ""),
             log_as_json: vars.flags().bool("log_as_json"),
             delta_xds,
@@ -148,7 +156,7 @@ impl Config {
             keep_fragments: !vars.bool("HTTP_STRIP_FRAGMENT_FROM_PATH_UNSAFE_IF_DISABLED", true),
             max_connections: max_connections(&proxy),
             grpc: grpc::Target::from_vars(vars),
-            own: files::Own::from_vars(vars, &mut errors),
+            own,
             args: argv::Args::from_vars(vars, &mut errors),
             config_dir: vars.config_file(""),
             ports,
@@ -247,7 +255,7 @@ impl Family {
 }
 
 /// What the agent itself says about the node; it takes the place of what environment and proxyMetadata say.
-fn own_metadata(metadata: &mut Metadata, vars: &Vars, ports: Ports, socket_file: &str) {
+fn own_metadata(metadata: &mut Metadata, vars: &Vars, ports: Ports, socket_file: &str, flavor: Flavor) {
     let flags = vars.flags();
     if metadata.text("ISTIO_VERSION").is_empty() {
         metadata.set_text("ISTIO_VERSION", ISTIO_VERSION);
@@ -278,7 +286,7 @@ fn own_metadata(metadata: &mut Metadata, vars: &Vars, ports: Ports, socket_file:
     });
     metadata.set("METADATA_DISCOVERY", discovery);
     metadata.set_text("WORKLOAD_IDENTITY_SOCKET_FILE", socket_file);
-    metadata.set("PROXY_CONFIG", Json::Object(vars.proxy_document()));
+    metadata.set("PROXY_CONFIG", Json::Object(proxy_document(vars, flavor)));
     for (key, variable) in
         [("NAME", "POD_NAME"), ("NAMESPACE", "POD_NAMESPACE"), ("SERVICE_ACCOUNT", "SERVICE_ACCOUNT")]
     {
@@ -290,6 +298,19 @@ fn own_metadata(metadata: &mut Metadata, vars: &Vars, ports: Ports, socket_file:
     metadata.set_text("OUTLIER_LOG_PATH", flags.text("outlierLogPath"));
 }
 
+/// ProxyConfig as istiod reads it. Istio has no `exclusionRegexps`, so it has gone there as every unknown field has.
+fn proxy_document(vars: &Vars, flavor: Flavor) -> Map<String, Json> {
+    let mut document = vars.proxy_document();
+    if flavor.is_istio()
+        && let Some(Json::Object(matcher)) = document.get_mut("proxyStatsMatcher")
+        && matcher.shift_remove("exclusionRegexps").is_some()
+    {
+        let origin = vars.proxy_origin("proxyStatsMatcher");
+        vars.warn(format!("{origin}: proxyStatsMatcher.exclusionRegexps: ignored, since only Higress has it"));
+    }
+    document
+}
+
 /// The name in istiod's certificate.
 fn pilot_san(proxy: &ProxyConfig) -> Option<String> {
     if proxy.control_plane_auth_policy != AuthPolicy::MutualTls {
@@ -297,16 +318,6 @@ fn pilot_san(proxy: &ProxyConfig) -> Option<String> {
     }
     let (host, _) = split_host_port(&proxy.discovery_address).ok()?;
     Some(if host == "localhost" { "istiod.istio-system.svc" } else { host }.to_owned())
-}
-
-/// A file name only: the folder is fixed, since Envoy's configuration names it.
-fn socket_file(vars: &Vars, errors: &mut Errors) -> String {
-    const NAME: &str = "WORKLOAD_IDENTITY_SOCKET_FILE";
-    let name = vars.text_or(NAME, "socket");
-    if name.is_empty() || name.contains('/') || name == "." || name == ".." {
-        errors.add(NAME, format!("{name:?} has to be the name of a file, without a folder"));
-    }
-    name
 }
 
 /// From proxyMetadata, else from the runtime values, else no limit; anything but a positive number does not count.

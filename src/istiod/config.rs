@@ -18,6 +18,8 @@ use crate::{
 const TOKEN_FILE: &str = "./var/run/secrets/tokens/istio-token";
 /// The token of the service account itself.
 const FIRST_PARTY_TOKEN: &str = "./var/run/secrets/kubernetes.io/serviceaccount/token";
+/// The field of ProxyConfig with istiod's address.
+const DISCOVERY: &str = "discoveryAddress";
 const DEFAULT_NAME: &str = "istiod.istio-system.svc";
 
 /// One purpose of istiod: configuration, or certificates.
@@ -82,7 +84,7 @@ impl Config {
             },
         };
         let san = vars.text_or("ISTIOD_SAN", "");
-        let endpoint = endpoint(vars, ("discoveryAddress", &proxy.discovery_address), &san, tls, &mut errors);
+        let endpoint = endpoint(vars, (DISCOVERY, &proxy.discovery_address), &san, tls, &mut errors);
         config(vars, endpoint, "XDS_HEADER_", errors)
     }
 
@@ -94,7 +96,7 @@ impl Config {
         let mut errors = Errors::default();
         let own = vars.text_or("CA_ADDR", "");
         let (source, address, san) = if own.is_empty() {
-            ("discoveryAddress", vars.proxy().discovery_address.clone(), vars.text_or("ISTIOD_SAN", ""))
+            (DISCOVERY, vars.proxy().discovery_address.clone(), vars.text_or("ISTIOD_SAN", ""))
         } else {
             ("CA_ADDR", own, String::new())
         };
@@ -150,18 +152,19 @@ fn endpoint(
     errors: &mut Errors,
 ) -> Endpoint {
     let (host, port) = split(address).unwrap_or_else(|why| {
-        let parts = split_host_port(address).ok().filter(|(host, _)| !host.is_empty());
-        match parts.filter(|_| vars.annotation(DISCOVERY_ANNOTATION) == Some(address)) {
+        let parts = split_host_port(address);
+        let is_annotated = vars.annotation(DISCOVERY_ANNOTATION) == Some(address);
+        match parts {
             // Istio takes it as it stands; Envoy starts, and every dial fails with this address in its text.
-            Some((host, _)) => {
+            Ok((host, _)) if is_annotated && !host.is_empty() => {
                 vars.warn(format!("annotation {DISCOVERY_ANNOTATION}: {why}; istiod cannot be reached there"));
-                (host.to_owned(), 0)
+                return (host.to_owned(), 0);
             }
-            None => {
-                errors.add(source, why);
-                Default::default()
-            }
+            // `config` has said so with the place it was found at.
+            _ if source == DISCOVERY && (parts.is_err() || !is_annotated) => {}
+            _ => errors.add(source, why),
         }
+        Default::default()
     });
     let proxy = proxy::for_host(vars, &host, port).unwrap_or_else(|why| {
         errors.add("HTTPS_PROXY", why);

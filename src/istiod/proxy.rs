@@ -39,8 +39,8 @@ pub(super) fn for_host(vars: &Vars, host: &str, port: u16) -> Result<Option<Prox
     if url.is_empty() || is_excepted(&set(["NO_PROXY", "no_proxy"]), host, port) {
         return Ok(None);
     }
-    // The value may hold a password: it is not repeated.
-    parse(&url).map(Some).ok_or_else(|| "is no URL such as http://proxy:3128".to_owned())
+    // The value may hold a password: it is not repeated. In the words that `wasm` has for it, so that it is said once.
+    parse(&url).map(Some).ok_or_else(|| "not the URL of an HTTP proxy (http://host:port)".to_owned())
 }
 
 fn parse(url: &str) -> Option<Proxy> {

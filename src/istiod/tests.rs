@@ -418,9 +418,11 @@ fn an_annotated_address_is_taken_as_it_stands() {
         let line = format!("{}=\"{address}\"", crate::config::DISCOVERY_ANNOTATION);
         std::fs::write(root.join("etc/istio/pod/annotations"), line).unwrap();
         let env = [("PROXY_CONFIG".to_owned(), "controlPlaneAuthPolicy: NONE".to_owned())].into();
-        let (vars, _) = Vars::load(crate::config::Sources { env, root: root.clone(), ..Default::default() });
-        let config = Config::for_discovery(&vars).ok();
+        let (vars, mut errors) = Vars::load(crate::config::Sources { env, root: root.clone(), ..Default::default() });
+        let config = errors.take(Config::for_discovery(&vars)).filter(|_| errors.0.is_empty());
         assert_eq!(config.map(|config| config.endpoint.host).as_deref(), host, "{address}");
+        // Said once, whoever finds it.
+        assert_eq!(errors.0.len(), usize::from(host.is_none()), "{errors}");
         let warned = vars.warnings().iter().any(|line| line.contains(address));
         assert_eq!(warned, host.is_some(), "{address}: {:?}", vars.warnings());
     }
