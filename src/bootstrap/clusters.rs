@@ -24,7 +24,7 @@ pub(super) fn clusters(config: &Config, around: &Surroundings, node: &Node) -> V
     if around.external_sds {
         list.push(http2(fixed("sds-files-grpc", "1s", pipe(FILES_SOCKET))));
     }
-    list.push(xds(&format!("{}/XDS", config.proxy.config_path.trim_end_matches('/'))));
+    list.push(xds(&format!("{}/XDS", config.proxy.config_path)));
     list.extend(tracer(config, node));
     for (name, service) in [
         ("envoy_metrics_service", &config.proxy.envoy_metrics_service),
@@ -34,6 +34,10 @@ pub(super) fn clusters(config: &Config, around: &Surroundings, node: &Node) -> V
     }
     if node.metadata.flag("ENABLE_SELF_DISCOVERY") {
         list.push(local_cluster());
+    }
+    if !config.flavor.is_istio() {
+        // Higress's tags end a name at its dot, not at Istio's semicolon.
+        list.iter_mut().filter_map(Json::as_object_mut).for_each(|cluster| drop(cluster.shift_remove("alt_stat_name")));
     }
     list
 }

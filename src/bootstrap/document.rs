@@ -17,7 +17,7 @@ pub(super) fn document(config: &Config, around: &Surroundings) -> Json {
     add("node", node.to_json());
     add("layered_runtime", runtime::layered_runtime(config));
     add("bootstrap_extensions", extensions(discovery));
-    config.stats.add_to(&mut all, discovery);
+    config.stats.add_to(&mut all, discovery, config.flavor);
     let mut add = |name: &str, section: Json| drop(all.insert(name.to_owned(), section));
     add("admin", admin(config));
     add("dynamic_resources", dynamic_resources(config));
@@ -93,7 +93,7 @@ fn overload_manager(config: &Config) -> Json {
     json!({"resource_monitors": [{"name": name, "typed_config": monitor}]})
 }
 
-/// Only there when one of its three settings is; deferred creation of clusters comes with it, as in Istio.
+/// Only there when one of its settings is; deferred creation of clusters comes with it, as in Istio.
 fn cluster_manager(config: &Config, node: &Node) -> Option<Json> {
     let mut section = Map::new();
     if node.metadata.flag("ENABLE_SELF_DISCOVERY") {
@@ -106,9 +106,11 @@ fn cluster_manager(config: &Config, node: &Node) -> Option<Json> {
     if let Some(load_stats) = &config.load_stats {
         section.insert("load_stats_config".to_owned(), load_stats.clone());
     }
-    if section.is_empty() {
-        return None;
+    if !section.is_empty() {
+        section.insert("enable_deferred_cluster_creation".to_owned(), true.into());
     }
-    section.insert("enable_deferred_cluster_creation".to_owned(), true.into());
-    Some(Json::Object(section))
+    if let Some(bind) = config.flavor.upstream_bind(&config.family) {
+        section.insert("upstream_bind_config".to_owned(), bind);
+    }
+    (!section.is_empty()).then_some(Json::Object(section))
 }

@@ -9,13 +9,16 @@ use std::{
 };
 
 use super::{Config, Surroundings};
-use crate::config::{Errors, Vars};
+use crate::config::{Errors, Vars, clean};
 
 /// Tokens are in the bootstrap; only Envoy has to read it.
 const PRIVATE: u32 = 0o600;
 /// Applications read the gRPC bootstrap.
 const PUBLIC: u32 = 0o644;
 const FOLDER: u32 = 0o700;
+/// Templates that images of Istio and Higress have.
+const OF_IMAGES: [&str; 2] =
+    ["var/lib/istio/envoy/envoy_bootstrap_tmpl.json", "var/lib/istio/envoy/envoy_bootstrap_lite_tmpl.json"];
 
 /// A file that stands in for the bootstrap.
 #[derive(Debug, Clone)]
@@ -59,15 +62,15 @@ pub enum Error {
 }
 
 impl Own {
-    /// The file that is configured, highest precedence first.
-    pub(super) fn from_vars(vars: &Vars, errors: &mut Errors) -> Option<Own> {
+    /// The file that is configured, highest precedence first; or else the text of a template that we have a counterpart of.
+    pub(super) fn from_vars(vars: &Vars, errors: &mut Errors) -> (Option<Own>, Option<String>) {
         let proxy = vars.proxy();
         let template = vars.text_or("ISTIO_BOOTSTRAP", "");
         if !proxy.custom_config_file.is_empty() {
-            return Some(Own::InPlace(vars.path(&proxy.custom_config_file)));
+            return (Some(Own::InPlace(vars.path(&proxy.custom_config_file))), None);
         }
         let (source, path) = match (template.as_str(), proxy.proxy_bootstrap_template_path.as_str()) {
-            ("", "") => return None,
+            ("", "") => return (None, None),
             ("", path) => ("proxyBootstrapTemplatePath", path),
             (path, _) => ("ISTIO_BOOTSTRAP", path),
         };
@@ -75,19 +78,28 @@ impl Own {
             Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
             Err(error) => {
                 errors.add(source, format!("{path}: {error}"));
-                return None;
+                return (None, None);
             }
         };
-        if text.contains("{{") {
-            errors.add(
-                source,
-                format!(
-                    "{path} is a Go template ({{{{ … }}}}), which is not supported: use ISTIO_BOOTSTRAP_OVERRIDE for what \
-                     differs from the built-in bootstrap, or customConfigFile for a bootstrap of your own"
-                ),
-            );
+        if !text.contains("{{") {
+            let is_yaml = path.ends_with(".yaml") || path.ends_with(".yaml.tmpl");
+            return (Some(Own::Copied { text, is_yaml }), None);
         }
-        Some(Own::Copied { text, is_yaml: path.ends_with(".yaml") || path.ends_with(".yaml.tmpl") })
+        // The working directory is / in images, so both spellings are meant.
+        if OF_IMAGES.iter().any(|known| clean(Path::new(path.trim_start_matches('/'))) == Path::new(known)) {
+            vars.warn(format!(
+                "{source}: the built-in bootstrap takes the place of {path}; what was changed there does not count"
+            ));
+            return (None, Some(text));
+        }
+        errors.add(
+            source,
+            format!(
+                "{path} is a Go template ({{{{ … }}}}), which is not supported: use ISTIO_BOOTSTRAP_OVERRIDE for what \
+                 differs from the built-in bootstrap, or customConfigFile for a bootstrap of your own"
+            ),
+        );
+        (None, None)
     }
 }
 

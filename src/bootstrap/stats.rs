@@ -4,7 +4,7 @@ use std::{net::IpAddr, time::Duration};
 
 use serde_json::{Map, Value as Json, json};
 
-use super::annotation;
+use super::{annotation, higress::Flavor};
 use crate::config::{Vars, parse_go_duration};
 
 /// How Envoy flushes when no annotation says otherwise.
@@ -38,8 +38,6 @@ const LATER_TAGS: &[(&str, &str)] = &[
     ("authz_dry_run_action", r"(\.istio_dry_run_(allow|deny)_)"),
     ("authz_dry_run_result", r"(\.shadow_(allowed|denied))"),
 ];
-/// What Higress's web application firewall counts by.
-const HIGRESS_TAGS: &[(&str, &str)] = &[("phase", r"(_phase=([a-z_]+))"), ("ruleid", r"(_ruleid=([0-9]+))")];
 const REQUIRED_PREFIXES: &[&str] = &["cluster_manager", "listener_manager", "server", "cluster.xds-grpc", "wasm"];
 const REQUIRED_SUFFIXES: &[&str] = &["rbac.allowed", "rbac.denied", "shadow_allowed", "shadow_denied"];
 const REQUIRED_REGEXP: &str = r"vhost\..*\.route\..*";
@@ -54,19 +52,8 @@ pub(super) struct Stats {
     suffixes: Vec<String>,
     regexps: Vec<String>,
     buckets: Vec<(String, Json)>,
+    exclusions: Vec<String>,
     counts_connections: bool,
-    flavor: Flavor,
-}
-
-/// Whose bootstrap is followed where they differ.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-enum Flavor {
-    #[default]
-    Istio,
-    /// Higress's tags besides Istio's (`FOOTMAN_HIGRESS_BOOTSTRAP`).
-    Higress,
-    /// No tags at all: Higress with `LITE_METRICS`, whose image then takes its lite template.
-    HigressLite,
 }
 
 impl Stats {
@@ -89,36 +76,27 @@ impl Stats {
             suffixes: list("sidecar.istio.io/statsInclusionSuffixes", &matcher.suffixes),
             regexps: list("sidecar.istio.io/statsInclusionRegexps", &matcher.regexps),
             buckets: buckets(vars),
+            exclusions: expanded(matcher.exclusions.clone(), addresses),
             counts_connections: vars.bool("EXIT_ON_ZERO_ACTIVE_CONNECTIONS", false),
-            flavor: match vars.bool("FOOTMAN_HIGRESS_BOOTSTRAP", false) {
-                false => Flavor::Istio,
-                true if vars.text_or("LITE_METRICS", "").is_empty() => Flavor::Higress,
-                true => Flavor::HigressLite,
-            },
         }
     }
 
     /// Puts the sections into the bootstrap.
-    pub(super) fn add_to(&self, bootstrap: &mut Map<String, Json>, metadata_discovery: bool) {
+    pub(super) fn add_to(&self, bootstrap: &mut Map<String, Json>, metadata_discovery: bool, flavor: Flavor) {
         for (name, interval) in [("stats_flush_interval", self.flush), ("stats_eviction_interval", self.eviction)] {
             if let Some(interval) = interval {
                 bootstrap.insert(name.to_owned(), seconds(interval).into());
             }
         }
-        let tag = |name: &str, regex: &str| json!({"tag_name": name, "regex": regex});
-        let own = self.tags.iter().map(|name| tag(name, &format!(r"({name}=\.=(.*?);\.;)")));
-        let earlier = TAGS.iter().map(|(name, regex)| tag(name, regex));
-        let later = LATER_TAGS.iter().map(|(name, regex)| tag(name, regex));
-        let higress = HIGRESS_TAGS.iter().map(|(name, regex)| tag(name, regex));
-        let tags: Vec<Json> = match self.flavor {
-            Flavor::Istio => earlier.chain(own).chain(later).collect(),
-            Flavor::Higress => earlier.chain(own).chain(later).chain(higress).collect(),
-            Flavor::HigressLite => Vec::new(),
+        let own = self.tags.iter().map(|name| json!({"tag_name": name, "regex": format!(r"({name}=\.=(.*?);\.;)")}));
+        let (list, patterns) = match flavor.exclusions(&self.exclusions) {
+            None => ("inclusion_list", self.patterns(metadata_discovery)),
+            Some(patterns) => ("exclusion_list", patterns),
         };
         let mut config = json!({
             "use_all_default_tags": false,
-            "stats_tags": tags,
-            "stats_matcher": {"inclusion_list": {"patterns": self.patterns(metadata_discovery)}}
+            "stats_tags": flavor.tags([TAGS, LATER_TAGS], own),
+            "stats_matcher": {list: {"patterns": patterns}}
         });
         if !self.buckets.is_empty() {
             let setting = |(prefix, buckets): &(String, Json)| json!({"match": {"prefix": prefix}, "buckets": buckets});

@@ -203,7 +203,6 @@ fn refused_settings_name_their_source() {
         ("ISTIO_META_ENVOY_STATUS_PORT", "15021", "ENVOY_STATUS_PORT"),
         ("ISTIO_META_LABELS", "a", "LABELS"),
         ("ENVOY_STATUS_PORT", "70000", "ENVOY_STATUS_PORT"),
-        ("WORKLOAD_IDENTITY_SOCKET_FILE", "a/b", "WORKLOAD_IDENTITY_SOCKET_FILE"),
         ("ISTIO_META_LOAD_STATS_CONFIG_JSON", "{", "LOAD_STATS_CONFIG_JSON"),
     ] {
         let errors = document(&Vars::from_pairs([(name, value)])).unwrap_err().to_string();
@@ -211,17 +210,82 @@ fn refused_settings_name_their_source() {
     }
 }
 
+/// Tags and the list that says which statistics are kept.
+fn statistics(env: &[(&str, &str)], template: &str) -> (Vec<String>, bool) {
+    let root = std::env::temp_dir().join(format!("footman-template-{}-{}", std::process::id(), template.len()));
+    let folder = root.join("var/lib/istio/envoy");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("envoy_bootstrap_tmpl.json"), template).unwrap();
+    let bootstrap = document(&Vars::from_pairs(env.iter().copied()).with_root(root.clone())).unwrap();
+    std::fs::remove_dir_all(&root).unwrap();
+    let stats = &bootstrap["stats_config"];
+    let tags = stats["stats_tags"].as_array().unwrap().iter();
+    let tags = tags.map(|tag| tag["tag_name"].as_str().unwrap().to_owned()).collect();
+    let excludes = stats["stats_matcher"]["exclusion_list"].is_object();
+    assert!(excludes != stats["stats_matcher"]["inclusion_list"].is_object());
+    (tags, excludes)
+}
+
 #[test]
-fn tags_of_higress() {
-    let tags = |env: &[(&str, &str)]| {
-        let bootstrap = document(&Vars::from_pairs(env.iter().copied())).unwrap();
-        let tags = bootstrap["stats_config"]["stats_tags"].as_array().unwrap().clone();
-        tags.iter().map(|tag| tag["tag_name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+fn the_variable_then_the_template_says_whose_bootstrap_it_is() {
+    const NAME: &str = "FOOTMAN_HIGRESS_BOOTSTRAP";
+    let higress = "wasm_runtime thread_name plugin_name phase ruleid ai_route ai_cluster ai_model ai_consumer \
+                   http_conn_manager_prefix cluster_name";
+    let v3 = "route api_name api_env api_version api_operation vhost vcluster response_code";
+    let own = format!("{higress} response_code_class listener_address");
+    let v3 =
+        format!("{higress} {v3} response_code_class http_conn_manager_listener_prefix listener_address wasm_filter");
+    let istio = statistics(&[], "").0.join(" ");
+    assert_eq!(istio.split(' ').count(), 16);
+    for (template, env, tags, excludes) in [
+        ("{{ }}", &[("LITE_METRICS", "1")][..], &istio, false),
+        ("{{ }} exclusion_list", &[], &istio, false),
+        ("{{ }} wasmcustom", &[], &own, false),
+        ("{{ }} wasmcustom exclusion_list", &[], &own, true),
+        ("{{ }} wasmcustom", &[("LITE_METRICS", "1")], &String::new(), false),
+        ("{{ }} \"stats_tags\": [],", &[], &String::new(), false),
+        ("{{ }} wasmcustom upstream_bind_config exclusion_list", &[], &v3, true),
+        ("{{ }} wasmcustom exclusion_list .", &[(NAME, "false")], &istio, false),
+        ("{{ }} wasmcustom exclusion_list ..", &[(NAME, "true")], &own, false),
+        ("{{ }} ...", &[(NAME, "exclusion")], &own, true),
+        ("{{ }} ....", &[(NAME, "true"), ("LITE_METRICS", "1")], &String::new(), false),
+        ("{{ }} .....", &[(NAME, "v3-gateway"), ("LITE_METRICS", "1")], &v3, true),
+    ] {
+        let (found, kept) = statistics(env, template);
+        assert_eq!((&found.join(" "), kept), (tags, excludes), "{template} {env:?}");
+    }
+}
+
+#[test]
+fn only_higress_has_exclusions() {
+    let config = ("PROXY_CONFIG", "proxyStatsMatcher: {exclusionRegexps: [a]}");
+    for (flavor, shown) in [("false", json!({})), ("true", json!({"exclusionRegexps": ["a"]}))] {
+        let env =
+            [config, ("FOOTMAN_HIGRESS_BOOTSTRAP", flavor)].map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let (vars, errors) = Vars::load(crate::config::Sources { env: env.into(), ..Default::default() });
+        let bootstrap = document(&vars).unwrap();
+        assert_eq!(bootstrap["node"]["metadata"]["PROXY_CONFIG"]["proxyStatsMatcher"], shown, "{flavor} {errors}");
+        let warned = vars.warnings().iter().any(|line| line.contains("exclusionRegexps"));
+        assert_eq!((warned, bootstrap["stats_config"]["stats_matcher"]["exclusion_list"].is_object()), {
+            let is_istio = flavor == "false";
+            (is_istio, !is_istio)
+        });
+    }
+}
+
+#[test]
+fn a_template_of_an_image_is_known_by_its_place() {
+    let of = |path: &str| {
+        let root = std::env::temp_dir().join(format!("footman-image-{}", std::process::id()));
+        let folder = root.join(path);
+        std::fs::create_dir_all(folder.parent().unwrap()).unwrap();
+        std::fs::write(&folder, "{{ .nodeID }}").unwrap();
+        let vars = Vars::from_pairs([("ISTIO_BOOTSTRAP", path)]).with_root(root.clone());
+        let found = document(&vars).map(|_| vars.warnings().join("\n"));
+        std::fs::remove_dir_all(&root).unwrap();
+        found
     };
-    let (istio, higress) = (tags(&[("LITE_METRICS", "1")]), tags(&[("FOOTMAN_HIGRESS_BOOTSTRAP", "true")]));
-    assert_eq!(
-        (istio.len(), &higress[..16], &higress[16..]),
-        (16, &istio[..], &["phase".to_owned(), "ruleid".to_owned()][..])
-    );
-    assert_eq!(tags(&[("FOOTMAN_HIGRESS_BOOTSTRAP", "true"), ("LITE_METRICS", "1")]), Vec::<String>::new());
+    assert!(of("var/lib/istio/envoy/envoy_bootstrap_tmpl.json").unwrap().contains("takes the place of"));
+    assert!(of("./var/lib/istio/envoy/envoy_bootstrap_lite_tmpl.json").is_ok());
+    assert!(of("etc/envoy_bootstrap_tmpl.json").unwrap_err().to_string().contains("Go template"));
 }

@@ -173,6 +173,8 @@ pub struct StatsMatcher {
     pub suffixes: Vec<String>,
     /// RE2 expressions.
     pub regexps: Vec<String>,
+    /// RE2 expressions for what is not kept (Higress).
+    pub exclusions: Vec<String>,
 }
 
 /// `ReadinessProbe`; the numbers as written, 0 or less where the default applies.

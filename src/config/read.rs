@@ -175,6 +175,7 @@ fn stats_matcher(value: &Json) -> StatsMatcher {
         prefixes: all.texts("inclusionPrefixes"),
         suffixes: all.texts("inclusionSuffixes"),
         regexps: all.texts("inclusionRegexps"),
+        exclusions: all.texts("exclusionRegexps"),
     }
 }
 

@@ -170,8 +170,13 @@ const HTTP_GET: Fields = &[
     f("httpHeaders", List(&Message(&[f("name", Text), f("value", Text)]))),
 ];
 
-const STATS_MATCHER: Fields =
-    &[f("inclusionPrefixes", List(&Text)), f("inclusionSuffixes", List(&Text)), f("inclusionRegexps", List(&Text))];
+const STATS_MATCHER: Fields = &[
+    f("inclusionPrefixes", List(&Text)),
+    f("inclusionSuffixes", List(&Text)),
+    f("inclusionRegexps", List(&Text)),
+    // Higress's; see bootstrap/higress.rs.
+    f("exclusionRegexps", List(&Text)),
+];
 
 const KEY_PROVIDER: Fields = &[f("pollDelay", Duration), f("fallback", BoolValue)];
 
