@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use serde_json::Value as Json;
 
-use super::{ConfigError, Errors, duration, layers::Layers};
+use super::{ConfigError, Errors, TlsMode, duration, layers::Layers};
 
 /// Checks the effective ProxyConfig.
 pub(super) fn validate(layers: &Layers, errors: &mut Errors) {
@@ -18,7 +18,6 @@ pub(super) fn validate(layers: &Layers, errors: &mut Errors) {
     for service in ["envoyMetricsService", "envoyAccessLogService"] {
         if let Some(value) = layers.get(service) {
             check.optional_address(service, &format!("{service}.address"), value.get("address"));
-            check.tls(service, &format!("{service}.tlsSettings"), value.get("tlsSettings"));
         }
     }
 }
@@ -160,7 +159,7 @@ impl Check<'_> {
                 self.wrong("tracing", "tracing.lightstep.accessToken", "must not be empty");
             }
         }
-        self.tls("tracing", "tracing.tlsSettings", tracing.get("tlsSettings"));
+        self.tracing_tls(tracing.get("tlsSettings"));
         for (name, tag) in tracing.get("customTags").and_then(Json::as_object).into_iter().flatten() {
             if tag.is_null() {
                 self.wrong("tracing", &format!("tracing.customTags.{name}"), "must not be null");
@@ -168,35 +167,35 @@ impl Check<'_> {
         }
     }
 
-    fn tls(&mut self, field: &str, path: &str, settings: Option<&Json>) {
+    /// Rules of the modes with files; those of the services' TLS are not looked at, as in Istio.
+    fn tracing_tls(&mut self, settings: Option<&Json>) {
         let Some(settings) = settings else { return };
         let tls = super::read::client_tls(settings);
+        let is_mutual = tls.mode == TlsMode::Mutual;
+        if !is_mutual && tls.mode != TlsMode::Simple {
+            return;
+        }
+        let by_name = !tls.credential_name.is_empty();
+        let is_set = |name: &str| settings.get(name).is_some();
+        let mut wrong = |name: &str, message: &str| {
+            self.wrong("tracing", &format!("tracing.tlsSettings.{name}"), message);
+        };
         if tls.insecure_skip_verify {
-            for (name, wrong) in [
-                ("caCertificates", !tls.ca_certificates.is_empty()),
-                ("subjectAltNames", !tls.subject_alt_names.is_empty()),
-            ] {
-                if wrong {
-                    self.wrong(field, &format!("{path}.{name}"), "makes no sense with insecureSkipVerify");
+            for name in ["caCertificates", "subjectAltNames", "credentialName"] {
+                // A secret may bring the client's certificate only.
+                if is_set(name) && !(is_mutual && name == "credentialName") {
+                    wrong(name, "makes no sense with insecureSkipVerify");
                 }
             }
         }
-        let files = [
-            ("clientCertificate", &tls.client_certificate),
-            ("privateKey", &tls.private_key),
-            ("caCertificates", &tls.ca_certificates),
-        ];
-        if !tls.credential_name.is_empty() {
-            for (name, value) in files {
-                if !value.is_empty() {
-                    self.wrong(field, &format!("{path}.{name}"), "must be empty when credentialName is set");
-                }
+        for name in ["clientCertificate", "privateKey", "caCertificates", "caCrl"] {
+            if by_name && is_set(name) {
+                wrong(name, "must be empty when credentialName is set");
             }
-        } else if tls.mode == super::TlsMode::Mutual {
-            for (name, value) in &files[..2] {
-                if value.is_empty() {
-                    self.wrong(field, &format!("{path}.{name}"), "is needed with mode MUTUAL");
-                }
+        }
+        for name in ["clientCertificate", "privateKey"] {
+            if is_mutual && !by_name && !is_set(name) {
+                wrong(name, "is needed with mode MUTUAL");
             }
         }
     }

@@ -188,13 +188,16 @@ fn refused_values() {
         ("tracing: {lightstep: {address: '$(HOST_IP):1', accessToken: x}}", "tracing.lightstep.address"),
         ("tracing: {customTags: {t: null}}", "tracing.customTags.t"),
         ("envoyMetricsService: {address: m}", "envoyMetricsService.address"),
+        ("tracing: {tlsSettings: {mode: SIMPLE, credentialName: c, caCrl: k}}", "tracing.tlsSettings.caCrl"),
+        ("tracing: {tlsSettings: {mode: MUTUAL, credentialName: c, privateKey: k}}", "tracing.tlsSettings.privateKey"),
+        ("tracing: {tlsSettings: {mode: MUTUAL, clientCertificate: c}}", "tracing.tlsSettings.privateKey"),
         (
-            "envoyAccessLogService: {address: 'a:1', tlsSettings: {credentialName: c, sni: s, privateKey: k}}",
-            "privateKey",
+            "tracing: {tlsSettings: {mode: SIMPLE, insecureSkipVerify: true, caCertificates: /c}}",
+            "tracing.tlsSettings.caCertificates",
         ),
         (
-            "tracing: {tlsSettings: {insecureSkipVerify: true, caCertificates: /c}}",
-            "tracing.tlsSettings.caCertificates",
+            "tracing: {tlsSettings: {mode: SIMPLE, insecureSkipVerify: true, credentialName: c}}",
+            "tracing.tlsSettings.credentialName",
         ),
         ("connectionSettings: {http2InitialStreamWindowSize: 100}", "connectionSettings.http2InitialStreamWindowSize"),
         ("connectionSettings: {httpIdleTimeout: -1s}", "connectionSettings.httpIdleTimeout"),
@@ -203,9 +206,16 @@ fn refused_values() {
         let errors = proxy_config(text).unwrap_err().to_string();
         assert!(errors.contains(field), "{text}: {errors}");
     }
-    for text in
-        ["tracing: {zipkin: {address: '$(HOST_IP):9411'}}", "drainDuration: 1m", "discovery_address: x:1", "# nothing"]
-    {
+    for text in [
+        "tracing: {zipkin: {address: '$(HOST_IP):9411'}}",
+        "drainDuration: 1m",
+        "discovery_address: x:1",
+        "# nothing",
+        "tracing: {tlsSettings: {insecureSkipVerify: true, caCertificates: /c}}",
+        "tracing: {tlsSettings: {mode: MUTUAL, insecureSkipVerify: true, credentialName: c}}",
+        "tracing: {tlsSettings: {mode: ISTIO_MUTUAL, credentialName: c, privateKey: k}}",
+        "envoyMetricsService: {address: 'a:1', tlsSettings: {mode: MUTUAL, caCertificates: /c}}",
+    ] {
         assert!(proxy_config(text).is_ok(), "{text}");
     }
 }
