@@ -82,6 +82,7 @@ impl Command {
         let mut parser = Parser::from_args(words);
         let mut typed = Typed::default();
         loop {
+            let mut is_short = false;
             let name = match next(&mut parser)? {
                 None => break,
                 Some(Word::Positional(text)) => {
@@ -90,12 +91,19 @@ impl Command {
                 }
                 Some(Word::Long(name)) => name,
                 Some(Word::Short(letter)) => match self.shorts.iter().find(|(short, _)| *short == letter) {
-                    Some((_, name)) => (*name).to_owned(),
+                    Some((_, name)) => {
+                        is_short = true;
+                        (*name).to_owned()
+                    }
                     None if letter == 'h' => "help".to_owned(),
                     None => letter.to_string(),
                 },
             };
             match self.all_flags().find(|flag| flag.name == name) {
+                // What follows it in the same word are more letters: `-so json`.
+                Some(flag) if is_short && flag.kind == FlagKind::Bool => {
+                    typed.flags.push((flag.name, "true".to_owned()))
+                }
                 Some(flag) => typed.flags.push((flag.name, value(&mut parser, flag)?)),
                 None if name == "help" => typed.help = true,
                 None if self.tolerant => skip_value(&mut parser),

@@ -27,6 +27,8 @@ fn bools_take_a_value_only_after_the_equals_sign() {
     assert_eq!(typed.positionals, ["router"]);
     assert_eq!(typed.flags[0], ("profiling", "false".to_owned()));
     assert_eq!(parse(&commands::VERSION, "-s").unwrap().text(&commands::SHORT), "true");
+    let typed = parse(&commands::VERSION, "-so json").unwrap();
+    assert_eq!((typed.text(&commands::SHORT), typed.text(&commands::OUTPUT)), ("true", "json"));
     for text in ["-o json", "-ojson", "-o=json", "--output=json", "--output json"] {
         assert_eq!(parse(&commands::VERSION, text).unwrap().text(&commands::OUTPUT), "json", "{text}");
     }
