@@ -79,12 +79,12 @@ pub fn envoy_args(config: &Config, bootstrap: &Path) -> Vec<String> {
     list
 }
 
-/// Splits `info,upstream:debug` into the level (the last one wins) and the component items.
+/// Splits `info,upstream:debug` into the level (the last one wins, also an empty one, which is none) and the component items.
 fn split_levels(text: &str, vars: &Vars) -> (Option<String>, String) {
     let (mut level, mut components) = (None, Vec::new());
-    for item in text.split(',').filter(|item| !item.is_empty()) {
+    for item in text.split(',') {
         match item.matches(':').count() {
-            0 => level = Some(item.to_owned()),
+            0 => level = (!item.is_empty()).then(|| item.to_owned()),
             1 => components.push(item),
             _ => vars.warn(format!("--proxyLogLevel: {item:?} is not component:level; ignored")),
         }
@@ -103,6 +103,8 @@ mod tests {
             ("info,warn", Some("warn"), "", 0),
             ("misc:warn,info,upstream:debug", Some("info"), "misc:warn,upstream:debug", 0),
             ("", None, "", 0),
+            ("debug,", None, "", 0),
+            (",debug", Some("debug"), "", 0),
             ("a:b:c,x:y", None, "x:y", 1),
         ] {
             let vars = Vars::from_pairs([("", "")]);

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value as Json, json};
 
-use super::{Config, SDS_CLUSTER, Surroundings, XDS_CLUSTER, any, member, node::Node, tls};
+use super::{Config, SDS_CLUSTER, XDS_CLUSTER, any, member, node::Node, tls};
 use crate::config::{RemoteService, Tracer};
 
 const HTTP_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
@@ -12,7 +12,7 @@ const FILES_SOCKET: &str = "./var/run/secrets/credential-uds/files-socket";
 const XDS_LIMIT: u32 = 100_000;
 
 /// `static_resources.clusters`, in Istio's order.
-pub(super) fn clusters(config: &Config, around: &Surroundings, node: &Node) -> Vec<Json> {
+pub(super) fn clusters(config: &Config, node: &Node) -> Vec<Json> {
     let local = config.family.localhost;
     let admin = u32::from(config.proxy.proxy_admin_port);
     let workload = format!("./var/run/secrets/workload-spiffe-uds/{}", config.socket_file);
@@ -21,7 +21,8 @@ pub(super) fn clusters(config: &Config, around: &Surroundings, node: &Node) -> V
         fixed("agent", "0.250s", tcp(local, config.proxy.status_port.into())),
         http2(fixed(SDS_CLUSTER, "1s", pipe(&workload))),
     ];
-    if around.external_sds {
+    // Metadata may bring the key as well.
+    if node.metadata.has_raw("file-credential") {
         list.push(http2(fixed("sds-files-grpc", "1s", pipe(FILES_SOCKET))));
     }
     list.push(xds(&format!("{}/XDS", config.proxy.config_path)));

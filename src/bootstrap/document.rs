@@ -23,7 +23,7 @@ pub(super) fn document(config: &Config, around: &Surroundings) -> Json {
     add("dynamic_resources", dynamic_resources(config));
     add(
         "static_resources",
-        json!({"clusters": clusters::clusters(config, around, &node), "listeners": listeners::listeners(config)}),
+        json!({"clusters": clusters::clusters(config, &node), "listeners": listeners::listeners(config)}),
     );
     add("overload_manager", overload_manager(config));
     if let Some(section) = tracing::tracing(config, &node) {

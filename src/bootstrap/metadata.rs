@@ -165,6 +165,11 @@ impl Metadata {
         self.set(key, (!value.is_empty()).then(|| value.into()));
     }
 
+    /// Whether there is a raw value.
+    pub(super) fn has_raw(&self, key: &str) -> bool {
+        self.raw.contains_key(key)
+    }
+
     /// A raw value that is not typed.
     pub(super) fn set_raw(&mut self, key: &str, value: Json) {
         self.raw.insert(key.to_owned(), value);
@@ -188,6 +193,11 @@ impl Metadata {
     /// A label of the workload.
     pub(super) fn label(&self, name: &str) -> Option<&str> {
         self.typed.get("LABELS")?.get(name)?.as_str()
+    }
+
+    /// An annotation of the workload.
+    pub(super) fn annotation(&self, name: &str) -> Option<&str> {
+        self.typed.get("ANNOTATIONS")?.get(name)?.as_str()
     }
 
     /// Labels of the workload; `of_instance` are those that the platform gives a virtual machine.

@@ -143,7 +143,7 @@ impl Config {
             node_id: vars.node_id(),
             labels: Labels::from_vars(vars),
             family: Family::of(vars.ip_addresses(), vars.bool("ISTIO_DUAL_STACK", false)),
-            stats: Stats::from_vars(vars),
+            stats: Stats::from_vars(vars, &metadata),
             flavor,
             host_ip: vars.text_or("HOST_IP", ""),
             log_as_json: vars.flags().bool("log_as_json"),

@@ -7,11 +7,13 @@ use crate::config::{
 
 const VARIABLE: &str = "ISTIO_BOOTSTRAP_OVERRIDE";
 const PLACEHOLDER: &str = "$(HOST_IP)";
+/// What the kernel lets one argument of a program have (MAX_ARG_STRLEN), its final zero included.
+const LONGEST: usize = 128 * 1024;
 
 /// The file's content as JSON text; `None` where none is configured.
 ///
-/// A file that cannot be read, or is no YAML, only warns, as in Istio; YAML that is no mapping is an error, since Envoy would
-/// be handed something that it cannot start with.
+/// A file that cannot be read, or is no YAML, only warns, as in Istio; YAML that is no mapping, or more than an argument can
+/// have, is an error, since Envoy could not start with it.
 pub(super) fn read(vars: &Vars, errors: &mut Errors) -> Option<String> {
     let path = vars.text(VARIABLE).filter(|path| !path.is_empty())?;
     let bytes = match std::fs::read(vars.path(path)) {
@@ -23,6 +25,16 @@ pub(super) fn read(vars: &Vars, errors: &mut Errors) -> Option<String> {
     };
     let text = String::from_utf8_lossy(&bytes);
     match override_json(&text, &vars.text_or("HOST_IP", "")) {
+        Ok(Some(json)) if json.len() >= LONGEST => {
+            let message = format!(
+                "{path}: {} KiB as JSON, but Envoy takes it as an argument, which can have {} KiB: shorten it, or put it into a \
+                 bootstrap of your own (customConfigFile)",
+                json.len() / 1024,
+                LONGEST / 1024
+            );
+            errors.add(VARIABLE, message);
+            None
+        }
         Ok(json) => json,
         Err(OverrideError::Syntax(message)) => {
             vars.warn(format!("{VARIABLE}: {path}: {message}; Envoy starts without it"));
@@ -105,6 +117,19 @@ mod tests {
         assert_eq!(of("$(HOST_IP):8126", "10.0.0.1"), "10.0.0.1:8126");
         assert_eq!(of("{b: $(HOST_IP):1, c: x}", "dead::beef"), serde_json::json!({"b": "[dead::beef]:1", "c": "x"}));
         assert_eq!(of("'$(HOST_IP):1'", ""), ":1");
+    }
+
+    #[test]
+    fn more_than_an_argument_can_have_is_refused() {
+        let path = std::env::temp_dir().join(format!("footman-override-{}", std::process::id()));
+        for (length, refused) in [(LONGEST - 9, false), (LONGEST - 8, true)] {
+            std::fs::write(&path, format!("a: {}", "x".repeat(length))).unwrap();
+            let mut errors = Errors::default();
+            let vars = Vars::from_pairs([(VARIABLE, path.to_str().unwrap())]);
+            assert_eq!(read(&vars, &mut errors).is_none(), refused);
+            assert_eq!(errors.0.iter().any(|error| error.message.contains("customConfigFile")), refused, "{errors}");
+        }
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]

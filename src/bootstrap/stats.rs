@@ -4,7 +4,7 @@ use std::{net::IpAddr, time::Duration};
 
 use serde_json::{Map, Value as Json, json};
 
-use super::{annotation, higress::Flavor};
+use super::{annotation, higress::Flavor, metadata::Metadata};
 use crate::config::{Vars, parse_go_duration};
 
 /// How Envoy flushes when no annotation says otherwise.
@@ -42,7 +42,7 @@ const REQUIRED_PREFIXES: &[&str] = &["cluster_manager", "listener_manager", "ser
 const REQUIRED_SUFFIXES: &[&str] = &["rbac.allowed", "rbac.denied", "shadow_allowed", "shadow_denied"];
 const REQUIRED_REGEXP: &str = r"vhost\..*\.route\..*";
 
-/// What annotations and ProxyConfig say about statistics.
+/// What annotations (the pod's, and those that metadata brings) and ProxyConfig say about statistics.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Stats {
     flush: Option<Duration>,
@@ -57,25 +57,25 @@ pub(super) struct Stats {
 }
 
 impl Stats {
-    pub(super) fn from_vars(vars: &Vars) -> Stats {
+    pub(super) fn from_vars(vars: &Vars, metadata: &Metadata) -> Stats {
         let matcher = &vars.proxy().proxy_stats_matcher;
         let addresses = vars.ip_addresses();
         let list = |name: &str, configured: &[String]| {
-            let items: Vec<String> = match vars.annotation(name).filter(|text| !text.is_empty()) {
+            let items: Vec<String> = match metadata.annotation(name).filter(|text| !text.is_empty()) {
                 Some(text) => text.split(',').map(str::to_owned).collect(),
                 None => configured.to_vec(),
             };
             expanded(items, addresses)
         };
-        let flush = flush(vars);
+        let flush = flush(vars, metadata);
         Stats {
             flush,
-            eviction: eviction(vars, flush.unwrap_or(DEFAULT_FLUSH)),
-            tags: tags(vars),
+            eviction: eviction(vars, metadata, flush.unwrap_or(DEFAULT_FLUSH)),
+            tags: tags(vars, metadata),
             prefixes: list("sidecar.istio.io/statsInclusionPrefixes", &matcher.prefixes),
             suffixes: list("sidecar.istio.io/statsInclusionSuffixes", &matcher.suffixes),
             regexps: list("sidecar.istio.io/statsInclusionRegexps", &matcher.regexps),
-            buckets: buckets(vars),
+            buckets: buckets(vars, metadata),
             exclusions: expanded(matcher.exclusions.clone(), addresses),
             counts_connections: vars.bool("EXIT_ON_ZERO_ACTIVE_CONNECTIONS", false),
         }
@@ -146,8 +146,9 @@ fn expanded(items: Vec<String>, addresses: &[IpAddr]) -> Vec<String> {
     out
 }
 
-fn tags(vars: &Vars) -> Vec<String> {
-    let annotated = vars.annotation("sidecar.istio.io/extraStatTags").unwrap_or_default().split(',').map(str::to_owned);
+fn tags(vars: &Vars, metadata: &Metadata) -> Vec<String> {
+    let annotated =
+        metadata.annotation("sidecar.istio.io/extraStatTags").unwrap_or_default().split(',').map(str::to_owned);
     let mut tags: Vec<String> = Vec::new();
     for tag in vars.proxy().extra_stat_tags.iter().cloned().chain(annotated) {
         if !tag.is_empty() && !tags.contains(&tag) {
@@ -157,9 +158,9 @@ fn tags(vars: &Vars) -> Vec<String> {
     tags
 }
 
-fn flush(vars: &Vars) -> Option<Duration> {
+fn flush(vars: &Vars, metadata: &Metadata) -> Option<Duration> {
     const NAME: &str = "sidecar.istio.io/statsFlushInterval";
-    let text = vars.annotation(NAME)?;
+    let text = metadata.annotation(NAME)?;
     let interval = parse_go_duration(text);
     if interval.is_some_and(|interval| interval.is_zero()) {
         return None;
@@ -171,9 +172,9 @@ fn flush(vars: &Vars) -> Option<Duration> {
     fitting
 }
 
-fn eviction(vars: &Vars, flush: Duration) -> Option<Duration> {
+fn eviction(vars: &Vars, metadata: &Metadata, flush: Duration) -> Option<Duration> {
     const NAME: &str = "sidecar.istio.io/statsEvictionInterval";
-    let text = vars.annotation(NAME)?;
+    let text = metadata.annotation(NAME)?;
     let is_multiple = |interval: &Duration| interval.as_nanos().is_multiple_of(flush.as_nanos());
     let fitting = parse_go_duration(text).filter(|interval| *interval >= SHORTEST && is_multiple(interval));
     if fitting.is_none() {
@@ -183,9 +184,9 @@ fn eviction(vars: &Vars, flush: Duration) -> Option<Duration> {
     fitting
 }
 
-fn buckets(vars: &Vars) -> Vec<(String, Json)> {
+fn buckets(vars: &Vars, metadata: &Metadata) -> Vec<(String, Json)> {
     const NAME: &str = "sidecar.istio.io/statsHistogramBuckets";
-    let Some(text) = vars.annotation(NAME).filter(|text| !text.is_empty()) else { return Vec::new() };
+    let Some(text) = metadata.annotation(NAME).filter(|text| !text.is_empty()) else { return Vec::new() };
     let numbers =
         |value: &Json| value.is_null() || value.as_array().is_some_and(|list| list.iter().all(Json::is_number));
     match serde_json::from_str::<Map<String, Json>>(text) {

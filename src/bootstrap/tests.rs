@@ -113,6 +113,17 @@ fn only_the_metadata_that_wins_has_to_fit() {
 }
 
 #[test]
+fn metadata_brings_annotations_and_file_credentials() {
+    let annotations =
+        json!({"sidecar.istio.io/statsInclusionSuffixes": "x", "sidecar.istio.io/statsFlushInterval": "9s"});
+    let metadata = json!({"ANNOTATIONS": annotations, "file-credential": "true"}).to_string();
+    let bootstrap = document(&Vars::from_pairs([("ISTIO_METAJSON_X", metadata.as_str())])).unwrap();
+    assert_eq!(bootstrap["stats_flush_interval"], "9s");
+    assert!(bootstrap["stats_config"].to_string().contains("{\"suffix\":\"x\"}"));
+    assert_eq!(bootstrap["static_resources"]["clusters"][3]["name"], "sds-files-grpc");
+}
+
+#[test]
 fn stackdriver_needs_a_project() {
     let env = [("PROXY_CONFIG".to_owned(), "tracing: {stackdriver: {}}".to_owned())];
     let (vars, _) = Vars::load(crate::config::Sources { env: env.into(), ..Default::default() });
