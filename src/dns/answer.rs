@@ -45,11 +45,9 @@ impl Writer {
     ///
     /// A name without addresses of the family asked for has no records at all: it exists, there is just no such data.
     pub fn addresses(&mut self, query: &Query<'_>, transport: Transport, index: &Index, hit: Hit, out: &mut Vec<u8>) {
-        let entry = index.table().entry(hit.entry);
         let v4 = query.question.qtype == A;
         self.addresses.clear();
-        let all = entry.ips().filter_map(|ip| ip.parse::<IpAddr>().ok());
-        self.addresses.extend(all.filter(|ip| ip.is_ipv4() == v4));
+        self.addresses.extend(index.table().addresses(hit.entry).filter(|ip| ip.is_ipv4() == v4));
         self.shuffle();
 
         query.begin_reply(out, AA, rcode::NOERROR);
@@ -58,6 +56,7 @@ impl Writer {
         if let Some(form) = hit.alias.filter(|_| !self.addresses.is_empty()) {
             let at = out.len();
             self.record(out, QUESTION_NAME, CNAME);
+            let entry = index.table().entry(hit.entry);
             if name(out, &index.view().pieces(&entry, form)) && out.len() <= limit {
                 owner = 0xc000 | (at + RECORD) as u16;
                 answers = 1;
@@ -97,11 +96,9 @@ impl Writer {
     }
 
     fn record(&self, out: &mut Vec<u8>, owner: u16, rtype: u16) {
-        out.extend_from_slice(&owner.to_be_bytes());
-        out.extend_from_slice(&rtype.to_be_bytes());
-        out.extend_from_slice(&IN.to_be_bytes());
-        out.extend_from_slice(&self.ttl.to_be_bytes());
-        out.extend_from_slice(&[0, 0]);
+        let ([o1, o2], [r1, r2], [c1, c2]) = (owner.to_be_bytes(), rtype.to_be_bytes(), IN.to_be_bytes());
+        let [t1, t2, t3, t4] = self.ttl.to_be_bytes();
+        out.extend_from_slice(&[o1, o2, r1, r2, c1, c2, t1, t2, t3, t4, 0, 0]);
     }
 
     /// Fisher and Yates with xorshift64*: clients that take the first address are spread over all.

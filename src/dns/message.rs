@@ -108,24 +108,23 @@ impl<'a> Query<'a> {
 
     /// The name as lower-case text without a final dot; `None` when a label holds what would make it another name as text.
     pub fn name<'b>(&self, buffer: &'b mut [u8; MAX_TEXT]) -> Option<&'b [u8]> {
+        // The text is the wire form from its second byte on, with a dot for each further length.
         let wire = &self.bytes[HEADER..self.question.end - 5];
-        let (mut at, mut length) = (0, 0);
+        let text = &mut buffer[..wire.len().saturating_sub(1)];
+        text.copy_from_slice(wire.get(1..).unwrap_or_default());
+        text.make_ascii_lowercase();
+        let mut at = 0;
         while at < wire.len() {
-            let label = &wire[at + 1..at + 1 + usize::from(wire[at])];
-            if length > 0 {
-                buffer[length] = b'.';
-                length += 1;
+            let next = at + 1 + usize::from(wire[at]);
+            if wire[at + 1..next].contains(&b'.') {
+                return None;
             }
-            for byte in label {
-                if *byte == b'.' {
-                    return None;
-                }
-                buffer[length] = byte.to_ascii_lowercase();
-                length += 1;
+            if let Some(length) = text.get_mut(next - 1) {
+                *length = b'.';
             }
-            at += 1 + label.len();
+            at = next;
         }
-        Some(&buffer[..length])
+        Some(text)
     }
 
     /// Begins a reply: header with the flags that are copied, and the question letter by letter. Counts of records are 0.

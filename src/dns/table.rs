@@ -6,15 +6,14 @@
 
 use std::{net::IpAddr, sync::Arc};
 
-use super::view::{Form, Pieces, View};
+use super::view::{Form, View, undotted};
 use crate::{
     base::random_u64,
     wires::{NameEntry, NameTable},
 };
 
-/// Longest name as text, and most labels it can have.
+/// Longest name as text.
 pub const MAX_TEXT: usize = 254;
-const MAX_LABELS: usize = 128;
 /// Entry number of an empty slot.
 const EMPTY: u32 = u32::MAX;
 
@@ -108,10 +107,7 @@ impl Index {
         if name.is_empty() {
             return None;
         }
-        let mut labels = [(0, 0); MAX_LABELS];
-        let labels = self.labels(name, &mut labels)?;
-        let &(_, whole) = labels.first()?;
-        if let Some(slot) = self.find(whole, &[name]) {
+        if let Some(slot) = self.find(name) {
             return Some(Hit { entry: slot.entry as usize, alias: None });
         }
         let unexpanded = search.and_then(|search| name.strip_suffix(search)?.strip_suffix(b"."));
@@ -120,7 +116,7 @@ impl Index {
         {
             return Some(hit);
         }
-        if self.has_wildcards { self.wildcard(name, labels, unexpanded, search) } else { None }
+        if self.has_wildcards { self.wildcard(name, unexpanded, search) } else { None }
     }
 
     /// The host that has an address, when names of addresses were asked for.
@@ -149,28 +145,26 @@ impl Index {
         if carries(base, search) {
             return None;
         }
-        let slot = self.find(self.hash(base), &[base])?;
+        let slot = self.find(base)?;
         let alias = if slot.form.is_absolute() { slot.form } else { Form::FULL };
         // A literal asterisk in an answer breaks resolvers, so an expanded wildcard answers under the name asked.
         Some(Hit { entry: slot.entry as usize, alias: (!base.starts_with(b"*")).then_some(alias) })
     }
 
-    fn wildcard(
-        &self,
-        name: &[u8],
-        labels: &[(usize, u64)],
-        unexpanded: Option<&[u8]>,
-        search: Option<&[u8]>,
-    ) -> Option<Hit> {
-        for &(start, suffix) in &labels[1..] {
-            let parent = &name[start..];
+    fn wildcard(&self, name: &[u8], unexpanded: Option<&[u8]>, search: Option<&[u8]>) -> Option<Hit> {
+        // In a copy, `*.` is written over what stands before each parent in turn.
+        let mut buffer = [0; MAX_TEXT];
+        let copy = buffer.get_mut(..name.len())?;
+        copy.copy_from_slice(name);
+        for start in (2..name.len()).filter(|start| name[start - 1] == b'.') {
+            copy[start - 2] = b'*';
             let hit = |slot: Slot| Hit { entry: slot.entry as usize, alias: None };
-            if let Some(slot) = self.find(starred(suffix), &[b"*.", parent]) {
+            if let Some(slot) = self.find(&copy[start - 2..]) {
                 return Some(hit(slot));
             }
-            let base = unexpanded.and_then(|base| base.get(start..)).filter(|base| !carries(base, search));
+            let base = unexpanded.filter(|base| base.get(start..).is_some_and(|base| !carries(base, search)));
             if let Some(base) = base
-                && let Some(slot) = self.find(starred(self.hash(base)), &[b"*.", base])
+                && let Some(slot) = self.find(&copy[start - 2..base.len()])
             {
                 return Some(hit(slot));
             }
@@ -190,12 +184,18 @@ impl Index {
             self.addresses.extend(entry.ips().filter_map(|ip| Some((ip.parse().ok()?, number as u32))));
         }
         let view = std::mem::take(&mut self.view);
-        view.forms(&entry, |form| self.insert(number as u32, form, &entry, &view.pieces(&entry, form), &view));
+        let mut name = Vec::new();
+        view.forms(&entry, |form| {
+            name.clear();
+            view.pieces(&entry, form).iter().for_each(|piece| name.extend_from_slice(piece));
+            name.make_ascii_lowercase();
+            self.insert(number as u32, form, &name, &view);
+        });
         self.view = view;
     }
 
-    fn insert(&mut self, number: u32, form: Form, entry: &NameEntry<'_>, name: &Pieces<'_>, view: &View) {
-        let hash = name.iter().rev().fold(self.seed, |hash, piece| extend(hash, piece));
+    fn insert(&mut self, number: u32, form: Form, name: &[u8], view: &View) {
+        let hash = hash(self.seed, name);
         let (mask, tag) = (self.slots.len() - 1, tag(hash));
         let mut at = hash as usize & mask;
         loop {
@@ -203,9 +203,9 @@ impl Index {
             if slot.entry == EMPTY {
                 break;
             }
-            let other = self.table.entry(slot.entry as usize);
-            if slot.tag == tag && same(&view.pieces(&other, slot.form), name) {
-                if slot.entry == number || beats(&other, entry) {
+            if slot.tag == tag && self.is_named(slot, name, view) {
+                let entry = |number: u32| self.table.entry(number as usize);
+                if slot.entry == number || beats(&entry(slot.entry), &entry(number)) {
                     return;
                 }
                 break;
@@ -215,7 +215,8 @@ impl Index {
         self.slots[at] = Slot { entry: number, form, tag };
     }
 
-    fn find(&self, hash: u64, name: &[&[u8]]) -> Option<Slot> {
+    fn find(&self, name: &[u8]) -> Option<Slot> {
+        let hash = hash(self.seed, name);
         let (mask, tag) = (self.slots.len() - 1, tag(hash));
         let mut at = hash as usize & mask;
         loop {
@@ -223,61 +224,45 @@ impl Index {
             if slot.entry == EMPTY {
                 return None;
             }
-            if slot.tag == tag {
-                let entry = self.table.entry(slot.entry as usize);
-                if same(&self.view.pieces(&entry, slot.form), name) {
-                    return Some(slot);
-                }
+            if slot.tag == tag && self.is_named(slot, name, &self.view) {
+                return Some(slot);
             }
             at = (at + 1) & mask;
         }
     }
 
-    /// Where each label begins, with the hash of the name from there on; the whole name first.
-    fn labels<'a>(&self, name: &[u8], labels: &'a mut [(usize, u64); MAX_LABELS]) -> Option<&'a [(usize, u64)]> {
-        let mut first = MAX_LABELS;
-        let mut hash = self.seed;
-        for at in (0..name.len()).rev() {
-            hash = extend(hash, &name[at..=at]);
-            if at == 0 || name[at - 1] == b'.' {
-                first = first.checked_sub(1)?;
-                labels[first] = (at, hash);
-            }
+    /// Whether the name in a slot is `name`, which is lower-case.
+    fn is_named(&self, slot: Slot, name: &[u8], view: &View) -> bool {
+        let number = slot.entry as usize;
+        if slot.form == Form::FULL {
+            return undotted(self.table.host(number)).eq_ignore_ascii_case(name);
         }
-        Some(&labels[first..])
-    }
-
-    fn hash(&self, name: &[u8]) -> u64 {
-        extend(self.seed, name)
+        let mut rest = name;
+        let entry = self.table.entry(number);
+        let starts = view.pieces(&entry, slot.form).iter().all(|piece| match rest.split_at_checked(piece.len()) {
+            Some((start, tail)) => {
+                rest = tail;
+                start.eq_ignore_ascii_case(piece)
+            }
+            None => false,
+        });
+        starts && rest.is_empty()
     }
 }
 
-/// Carries a hash on over `piece`, from its end to its beginning, without letter case: so one pass gives the hash of every
-/// suffix. The step is that of FNV-1a, with a fold that lets high bits reach the low ones.
-fn extend(hash: u64, piece: &[u8]) -> u64 {
-    piece.iter().rev().fold(hash, |hash, byte| {
-        let mixed = (hash ^ u64::from(byte.to_ascii_lowercase())).wrapping_mul(0x0000_0100_0000_01b3);
-        mixed ^ (mixed >> 29)
-    })
-}
-
-/// The hash of `*.` before a suffix.
-fn starred(suffix: u64) -> u64 {
-    extend(suffix, b"*.")
+/// The hash of a lower-case name, eight bytes at a step: each is mixed in as FNV does, and high bits are let reach the low ones.
+fn hash(seed: u64, name: &[u8]) -> u64 {
+    let (words, rest) = name.as_chunks::<8>();
+    let last = rest.iter().fold(name.len() as u64, |word, byte| (word << 8) | u64::from(*byte));
+    let mix = |hash: u64, word: u64| {
+        let mixed = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        mixed ^ (mixed >> 32)
+    };
+    mix(words.iter().fold(seed, |hash, word| mix(hash, u64::from_le_bytes(*word))), last)
 }
 
 fn tag(hash: u64) -> u16 {
     (hash >> 48) as u16
-}
-
-/// Whether two names in pieces are the same text, letter case aside.
-fn same(a: &[&[u8]], b: &[&[u8]]) -> bool {
-    let length = |pieces: &[&[u8]]| pieces.iter().map(|piece| piece.len()).sum::<usize>();
-    length(a) == length(b)
-        && a.iter()
-            .flat_map(|piece| piece.iter())
-            .zip(b.iter().flat_map(|piece| piece.iter()))
-            .all(|(a, b)| a.eq_ignore_ascii_case(b))
 }
 
 /// Whether a name ends in the search domain already.

@@ -4,10 +4,13 @@
 //! expects the answer from the address that it asked.
 
 use std::{
+    future::{Future, poll_fn},
     io::{self, ErrorKind, IoSlice, IoSliceMut},
     net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, SocketAddrV6},
     os::fd::AsRawFd,
+    pin::pin,
     sync::Arc,
+    task::Poll,
     time::Duration,
 };
 
@@ -15,7 +18,12 @@ use nix::{
     libc,
     sys::socket::{self, ControlMessage, ControlMessageOwned, MsgFlags, SockaddrStorage, setsockopt, sockopt},
 };
-use tokio::{io::Interest, net::UdpSocket, task::JoinSet, time::sleep};
+use tokio::{
+    io::Interest,
+    net::UdpSocket,
+    task::{JoinSet, yield_now},
+    time::sleep,
+};
 
 use super::{
     message::Transport,
@@ -84,11 +92,18 @@ impl Socket {
         let socket = Arc::new(self);
         let mut forwards = JoinSet::new();
         let mut reply = Vec::new();
-        loop {
-            tokio::select! {
-                () = drain.started() => return,
-                _ = socket.socket.readable() => {}
-                Some(_) = forwards.join_next() => continue,
+        let mut drained = pin!(drain.started());
+        'wait: loop {
+            // One look at everything that may have woken us: a `select!` would sign up anew at each of them for every wake-up.
+            let readable = poll_fn(|context| {
+                if drained.as_mut().poll(context).is_ready() {
+                    return Poll::Ready(None);
+                }
+                while let Poll::Ready(Some(_)) = forwards.poll_join_next(context) {}
+                socket.socket.poll_recv_ready(context).map(Some)
+            });
+            if readable.await.is_none() {
+                return;
             }
             for _ in 0..BATCH {
                 let taken = exchange::with_datagram(|datagram| {
@@ -106,14 +121,15 @@ impl Socket {
                             socket.send(&reply, peer).await;
                         });
                     }
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => continue 'wait,
                     Err(error) => {
                         log::debug!(target: "dns", "cannot receive: {error}");
                         sleep(ERROR_PAUSE).await;
-                        break;
+                        continue 'wait;
                     }
                 }
             }
+            yield_now().await;
         }
     }
 

@@ -75,13 +75,13 @@ impl View {
         let (short, namespace) = (entry.shortname.as_bytes(), entry.namespace.as_bytes());
         let service = self.domain.split('.').next().unwrap_or_default().as_bytes();
         match form {
-            Form::FULL => [undotted(entry.host), b"", b"", b"", b""],
+            Form::FULL => [undotted(entry.host.as_bytes()), b"", b"", b"", b""],
             Form::SERVICE => [short, b".", namespace, b".", service],
             Form::NAMESPACED => [short, b".", namespace, b"", b""],
             Form::SHORT => [short, b"", b"", b"", b""],
             Form(index) => {
                 let alternative = entry.alt_hosts().nth(usize::from(index - Form::ALTERNATIVE.0));
-                [undotted(alternative.unwrap_or_default()), b"", b"", b"", b""]
+                [undotted(alternative.unwrap_or_default().as_bytes()), b"", b"", b"", b""]
             }
         }
     }
@@ -98,6 +98,7 @@ impl View {
     }
 }
 
-fn undotted(name: &str) -> &[u8] {
-    name.strip_suffix('.').unwrap_or(name).as_bytes()
+/// The name without its final dot.
+pub(super) fn undotted(name: &[u8]) -> &[u8] {
+    name.strip_suffix(b".").unwrap_or(name)
 }

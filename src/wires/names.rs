@@ -2,7 +2,7 @@
 //!
 //! A table of 20,000 hosts is kept at the size it had on the wire plus four bytes a host.
 
-use std::{fmt, str, sync::Arc};
+use std::{fmt, net::IpAddr, str, sync::Arc};
 
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 use tokio::sync::{mpsc, oneshot};
@@ -110,14 +110,33 @@ impl NameTable {
 
     /// One entry, in the order of the message; an empty one beyond the end.
     pub fn entry(&self, index: usize) -> NameEntry<'_> {
-        let at = self.entries.get(index).map_or(self.bytes.len(), |at| *at as usize);
         // Checked when the table was read.
-        piece(&mut &self.bytes[at..]).and_then(NameEntry::read).unwrap_or_default()
+        NameEntry::read(self.bytes_of(index)).unwrap_or_default()
+    }
+
+    /// The host of one entry; cheaper than all of the entry, for a lookup that only compares.
+    pub fn host(&self, index: usize) -> &[u8] {
+        self.halves(index).0
+    }
+
+    /// The addresses of one entry; what is none is left out.
+    pub fn addresses(&self, index: usize) -> impl Iterator<Item = IpAddr> + '_ {
+        let entry = NameEntry { info: self.halves(index).1, ..NameEntry::default() };
+        entry.ips().filter_map(|ip| ip.parse().ok())
     }
 
     /// All entries, in the order of the message. Of entries with the same host the last one counts.
     pub fn iter(&self) -> impl Iterator<Item = NameEntry<'_>> {
         (0..self.len()).map(|index| self.entry(index))
+    }
+
+    fn bytes_of(&self, index: usize) -> &[u8] {
+        let at = self.entries.get(index).map_or(self.bytes.len(), |at| *at as usize);
+        piece(&mut &self.bytes[at..]).unwrap_or_default()
+    }
+
+    fn halves(&self, index: usize) -> (&[u8], &[u8]) {
+        halves(self.bytes_of(index)).unwrap_or_default()
     }
 }
 
@@ -140,14 +159,8 @@ impl<'a> NameEntry<'a> {
     }
 
     fn read(entry: &'a [u8]) -> Result<NameEntry<'a>, NameTableError> {
-        let mut read = NameEntry::default();
-        for field in Fields(entry, 2) {
-            match field? {
-                (1, host) => read.host = text(host)?,
-                (2, info) => read.info = info,
-                _ => {}
-            }
-        }
+        let (host, info) = halves(entry)?;
+        let mut read = NameEntry { host: text(host)?, info, ..NameEntry::default() };
         for field in Fields(read.info, 5) {
             match field? {
                 (2, registry) => read.registry = text(registry)?,
@@ -168,6 +181,19 @@ impl<'a> NameEntry<'a> {
         }
         Ok(())
     }
+}
+
+/// Key and value of an entry of the map.
+fn halves(entry: &[u8]) -> Result<(&[u8], &[u8]), NameTableError> {
+    let (mut host, mut info): (&[u8], &[u8]) = (&[], &[]);
+    for field in Fields(entry, 2) {
+        match field? {
+            (1, bytes) => host = bytes,
+            (2, bytes) => info = bytes,
+            _ => {}
+        }
+    }
+    Ok((host, info))
 }
 
 /// The length-delimited fields of a message, others passed over; those up to the given number must be such.
@@ -200,6 +226,13 @@ impl<'a> Fields<'a> {
 }
 
 fn key(rest: &mut &[u8]) -> Result<(u32, WireType), NameTableError> {
+    // What nearly all are: one byte, before a length.
+    if let [byte @ 8..0x80, tail @ ..] = *rest
+        && byte & 7 == WireType::LengthDelimited as u8
+    {
+        *rest = tail;
+        return Ok((u32::from(byte >> 3), WireType::LengthDelimited));
+    }
     decode_key(rest).map_err(|_| NameTableError("broken field"))
 }
 
@@ -208,7 +241,13 @@ fn skip(wire_type: WireType, tag: u32, rest: &mut &[u8]) -> Result<(), NameTable
 }
 
 fn piece<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], NameTableError> {
-    let length = decode_varint(rest).map_err(|_| NameTableError("broken length"))?;
+    let length = match *rest {
+        [byte @ ..0x80, tail @ ..] => {
+            *rest = tail;
+            u64::from(*byte)
+        }
+        _ => decode_varint(rest).map_err(|_| NameTableError("broken length"))?,
+    };
     let length = usize::try_from(length).ok().filter(|length| *length <= rest.len());
     let (piece, tail) = rest.split_at(length.ok_or(NameTableError("shorter than it says"))?);
     *rest = tail;
