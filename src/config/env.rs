@@ -103,7 +103,11 @@ impl Vars {
     }
 
     pub(super) fn note(&self, name: &str, value: &str, origin: Origin, warning: Option<String>) {
-        self.asked.borrow_mut().insert(name.to_owned(), Setting { value: value.to_owned(), origin, warning });
+        let mut asked = self.asked.borrow_mut();
+        // A value that is none of its kind stays noticed when it is read as plain text, too.
+        if warning.is_some() || asked.get(name).is_none_or(|setting| setting.warning.is_none()) {
+            asked.insert(name.to_owned(), Setting { value: value.to_owned(), origin, warning });
+        }
     }
 }
 
@@ -126,13 +130,16 @@ mod tests {
         let vars = Vars::from_pairs([("A", "T"), ("B", "maybe"), ("C", ""), ("D", "1m")]);
         assert!(vars.bool("A", false));
         assert!(vars.bool("B", true));
+        assert_eq!(vars.text("B"), Some("maybe"));
         assert_eq!(vars.int("C", 7), 7);
         assert_eq!(vars.duration("D", Duration::ZERO), Duration::from_secs(60));
         assert_eq!(vars.text_or("C", "x"), "");
         assert_eq!(vars.text("E"), None);
         assert_eq!(vars.asked()["A"].origin, Origin::Env);
         assert_eq!(vars.asked()["E"].origin, Origin::Default);
-        assert_eq!(vars.warnings(), ["B: \"maybe\" is not a boolean (true or false); using true"]);
+        let warnings =
+            ["B: \"maybe\" is not a boolean (true or false); using true", "C: \"\" is not a whole number; using 7"];
+        assert_eq!(vars.warnings(), warnings, "also of what is read as text afterwards");
     }
 
     #[test]
