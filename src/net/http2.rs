@@ -1,6 +1,6 @@
-//! One request over HTTP/2 (RFC 9113), over h2: for applications that offer nothing else behind TLS. Called by probes.
+//! Requests over HTTP/2 (RFC 9113), over h2: for applications that offer nothing else behind TLS. Called by probes.
 //!
-//! One connection carries one request; its body is kept up to a limit and not read beyond it.
+//! One request at a time; the body of its answer is kept up to a limit and not read beyond it.
 
 use bytes::Bytes;
 use h2::client::SendRequest;
@@ -27,28 +27,49 @@ pub struct Answer {
 const NOT_CARRIED: [&str; 7] =
     ["connection", "host", "keep-alive", "proxy-connection", "te", "transfer-encoding", "upgrade"];
 
-/// Sends `request`, which has no body, over `io` and reads at most `limit` bytes of the answer's body, until its deadline.
-///
-/// # Errors
-/// When the peer does not speak HTTP/2 or the connection breaks before the head of the answer is there.
-pub async fn exchange(io: BoxIo, request: &Request, limit: usize) -> Result<Answer, Error> {
-    let mut answer = Answer::default();
-    let exchanged = async {
-        let (requests, connection) = h2::client::handshake(io).await.map_err(broken)?;
-        let exchange = answer.read(requests, request, limit);
-        tokio::pin!(exchange, connection);
-        tokio::select! {
-            done = &mut exchange => return done,
-            _ = &mut connection => {}
+/// A connection. Between requests nobody drives it: what the peer says meanwhile is heard at the next one.
+pub struct Connection {
+    requests: SendRequest<Bytes>,
+    driver: h2::client::Connection<BoxIo>,
+}
+
+impl Connection {
+    /// Begins to speak HTTP/2 over `io`.
+    ///
+    /// # Errors
+    /// When the connection breaks.
+    pub async fn open(io: BoxIo) -> Result<Connection, Error> {
+        let (requests, driver) = h2::client::handshake(io).await.map_err(broken)?;
+        Ok(Connection { requests, driver })
+    }
+
+    /// Sends `request`, which has no body, and reads at most `limit` bytes of the answer's body, until its deadline. Gives the
+    /// connection back when it can carry another one.
+    ///
+    /// # Errors
+    /// When the peer does not speak HTTP/2 or the connection breaks before the head of the answer is there.
+    pub async fn exchange(mut self, request: &Request, limit: usize) -> Result<(Answer, Option<Connection>), Error> {
+        let mut answer = Answer::default();
+        let exchanged = async {
+            let exchange = answer.read(self.requests.clone(), request, limit);
+            tokio::pin!(exchange);
+            tokio::select! {
+                done = &mut exchange => return done.map(|()| true),
+                _ = &mut self.driver => {}
+            }
+            exchange.await.map(|()| false)
+        };
+        let exchanged = match request.deadline {
+            None => exchanged.await,
+            Some(deadline) => timeout_at(deadline, exchanged).await.unwrap_or(Err(Error::Timeout)),
+        };
+        match exchanged {
+            Ok(lives) => Ok((answer, lives.then_some(self))),
+            Err(error) if answer.status == 0 => Err(error),
+            // What has come of a body that breaks off counts, as it does for HTTP/1.
+            Err(_) => Ok((answer, None)),
         }
-        exchange.await
-    };
-    let exchanged = match request.deadline {
-        None => exchanged.await,
-        Some(deadline) => timeout_at(deadline, exchanged).await.unwrap_or(Err(Error::Timeout)),
-    };
-    // What has come of a body that breaks off counts, as it does for HTTP/1.
-    if answer.status == 0 { exchanged.map(|()| answer) } else { Ok(answer) }
+    }
 }
 
 impl Answer {
@@ -120,8 +141,9 @@ mod tests {
         let (client, peer) = tokio::io::duplex(1 << 16);
         let request = Request::get("https://10.0.0.1:8443/a?b").unwrap();
         let request = request.header("Host", "shop").header("X-One", "1").header("Connection", "close");
-        let (seen, answer) = tokio::join!(server(peer), exchange(Box::new(client), &request, 4));
-        let answer = answer.unwrap();
+        let asked = async { Connection::open(Box::new(client)).await?.exchange(&request, 4).await };
+        let (seen, answer) = tokio::join!(server(peer), asked);
+        let (answer, _) = answer.unwrap();
         assert_eq!((answer.status, &*answer.body), (503, &b"0123"[..]));
         assert_eq!(answer.headers.get("Location"), Some("/x"));
         assert_eq!(seen.uri(), "https://shop/a?b");
@@ -130,9 +152,40 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn one_connection_carries_one_request_after_the_other() {
+        let (client, peer) = tokio::io::duplex(1 << 16);
+        let serve = async {
+            let mut connection = h2::server::handshake(peer).await.unwrap();
+            let mut served = 0;
+            while let Some(Ok((_, mut respond))) = connection.accept().await {
+                let answer = http::Response::builder().status(200 + served).body(()).unwrap();
+                // More than is wanted: the rest must not stand in the way of the next answer.
+                respond.send_response(answer, false).unwrap().send_data("0123456789".into(), true).unwrap();
+                served += 1;
+            }
+            served
+        };
+        let ask = async {
+            let request = Request::get("https://a/").unwrap();
+            let mut connection = Connection::open(Box::new(client)).await.unwrap();
+            for status in 200..203 {
+                let (answer, kept) = connection.exchange(&request, 4).await.unwrap();
+                assert_eq!((answer.status, &*answer.body), (status, &b"0123"[..]));
+                connection = kept.unwrap();
+            }
+        };
+        let (served, ()) = tokio::join!(serve, ask);
+        assert_eq!(served, 3);
+    }
+
+    #[tokio::test]
     async fn peer_without_http2_is_an_error() {
         let (client, peer) = tokio::io::duplex(1 << 16);
         drop(peer);
-        assert!(exchange(Box::new(client), &Request::get("https://a/").unwrap(), 1).await.is_err());
+        let asked = async {
+            let connection = Connection::open(Box::new(client)).await?;
+            connection.exchange(&Request::get("https://a/").unwrap(), 1).await
+        };
+        assert!(asked.await.is_err());
     }
 }

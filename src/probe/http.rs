@@ -62,7 +62,13 @@ pub struct Answer {
 
 /// A connection that waits for the next check.
 #[derive(Default)]
-pub struct Idle(Mutex<Option<(BoxIo, Instant)>>);
+pub struct Idle(Mutex<Option<(Connection, Instant)>>);
+
+/// A connection, by what is spoken on it.
+enum Connection {
+    Http1(BoxIo),
+    Http2(Box<http2::Connection>),
+}
 
 /// TLS as probes speak it: any certificate is believed, as the kubelet does. `http2` offers HTTP/2 and 1.1, else nothing is offered.
 ///
@@ -102,41 +108,50 @@ impl Http<'_> {
 
     async fn request(&self, request: &Request) -> Result<(Answer, Option<String>), Error> {
         let reuse = self.idle.filter(|_| request.url == self.url);
-        if let Some(io) = reuse.and_then(Idle::take) {
-            // The application may have closed it meanwhile: then a new one is made.
-            if let Ok(answer) = self.http1(request, io, reuse).await {
-                return Ok(answer);
-            }
+        // The application may have closed a kept one meanwhile: then a new one is made.
+        if let Some(kept) = reuse.and_then(Idle::take)
+            && let Ok(answer) = self.ask(request, kept, reuse).await
+        {
+            return Ok(answer);
         }
-        let (io, is_http2) = match self.deadline {
+        let connection = match self.deadline {
             None => self.connect(&request.url).await?,
             Some(deadline) => timeout_at(deadline, self.connect(&request.url)).await.unwrap_or(Err(Error::Timeout))?,
         };
-        if !is_http2 {
-            return self.http1(request, io, reuse).await;
-        }
-        let answer = http2::exchange(io, request, self.body).await?;
-        let location = answer.headers.get("location").map(str::to_owned);
-        Ok((Answer { status: answer.status, body: answer.body }, location))
+        self.ask(request, connection, reuse).await
     }
 
-    /// Connects, with TLS where the URL says so; tells whether the application chose HTTP/2.
-    async fn connect(&self, url: &Url) -> Result<(BoxIo, bool), Error> {
+    /// Connects, with TLS where the URL says so; the application chooses between HTTP/2 and 1.1.
+    async fn connect(&self, url: &Url) -> Result<Connection, Error> {
         let tcp = dial::tcp(&url.host, url.port, self.source).await.map_err(Error::Connect)?;
         if !url.tls {
-            return Ok((Box::new(tcp), false));
+            return Ok(Connection::Http1(Box::new(tcp)));
         }
         let config = self.tls.clone().ok_or_else(|| Error::Url(format!("{url}: no TLS here")))?;
         let connected = tls::connect_any(Box::new(tcp), config, &url.host).await;
-        connected.map_err(|error| Error::Tls(url.peer(), error))
+        match connected.map_err(|error| Error::Tls(url.peer(), error))? {
+            (io, true) => Ok(Connection::Http2(Box::new(http2::Connection::open(io).await?))),
+            (io, false) => Ok(Connection::Http1(io)),
+        }
     }
 
-    async fn http1(
+    async fn ask(
         &self,
         request: &Request,
-        io: BoxIo,
+        connection: Connection,
         reuse: Option<&Idle>,
     ) -> Result<(Answer, Option<String>), Error> {
+        let io = match connection {
+            Connection::Http1(io) => io,
+            Connection::Http2(connection) => {
+                let (answer, connection) = connection.exchange(request, self.body).await?;
+                let location = answer.headers.get("location").map(str::to_owned);
+                if let (Some(idle), Some(connection)) = (reuse, connection) {
+                    idle.put(Connection::Http2(Box::new(connection)));
+                }
+                return Ok((Answer { status: answer.status, body: answer.body }, location));
+            }
+        };
         let mut response = request.send_on(io).await?;
         let location = response.headers.get("location").map(str::to_owned);
         let (mut body, mut rest) = (Vec::new(), 0);
@@ -149,20 +164,20 @@ impl Http<'_> {
         }
         let answer = Answer { status: response.status, body };
         if let (Some(idle), Some(io)) = (reuse, response.into_connection()) {
-            idle.put(io);
+            idle.put(Connection::Http1(io));
         }
         Ok((answer, location))
     }
 }
 
 impl Idle {
-    fn take(&self) -> Option<BoxIo> {
+    fn take(&self) -> Option<Connection> {
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        kept.filter(|(_, since)| since.elapsed() < IDLE).map(|(io, _)| io)
+        kept.filter(|(_, since)| since.elapsed() < IDLE).map(|(connection, _)| connection)
     }
 
-    fn put(&self, io: BoxIo) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((io, Instant::now()));
+    fn put(&self, connection: Connection) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((connection, Instant::now()));
     }
 }
 
