@@ -30,6 +30,7 @@ use footman::{
 use prost::Message;
 use ring::{digest, rand::SystemRandom, signature};
 use serde_json::json;
+use tokio::net::TcpStream;
 
 use crate::support::{
     TempDir,
@@ -212,6 +213,30 @@ async fn restart_serves_from_disk_and_notices_damage() {
     fs::write(&path, module(9)).unwrap();
     assert_eq!(third.module(&plugins[0]).await, Some(module(1)));
     assert_eq!(web.seen().len(), 3);
+}
+
+#[tokio::test]
+async fn registry_that_is_not_there_costs_only_what_was_never_fetched() {
+    let folder = TempDir::new();
+    let (registry, _) = registry(&module(1));
+    let (known, new) = (image(&registry, ":v1"), image(&registry, ":v2"));
+    let first = room(&folder, &[]);
+    assert_eq!(first.module(&Plugin { url: &known, ..Plugin::default() }).await, Some(module(1)));
+    first.stop().await;
+    let address = registry.address;
+    drop(registry);
+    let closed = async {
+        while TcpStream::connect(address).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    };
+    within("the end of the registry", closed).await;
+    let second = room(&folder, &[]);
+    assert_eq!(second.module(&Plugin { url: &known, ..Plugin::default() }).await, Some(module(1)), "from disk");
+    let resources = second.rewrite(&[Plugin { url: &new, ..Plugin::default() }]).await.resources;
+    assert_eq!(local(&resources[0].bytes), None);
+    let failing = second.rewriter.debug()["failing"].to_string();
+    assert!(failing.contains(&new) && failing.contains("refused"), "{failing}");
 }
 
 #[tokio::test]

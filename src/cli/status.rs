@@ -42,12 +42,11 @@ pub async fn run(typed: &Typed) -> Result<(), Failure> {
     let (vars, _) = Vars::at_hand(Flags::default());
     let port = if typed.has(&STATUS_PORT) { typed.count(&STATUS_PORT)? } else { configured_port(&vars)? };
     let (watch, terminal) = (typed.text(&WATCH) == "true", stdout().is_terminal());
-    // https://no-color.org
-    let colour = terminal && vars.text_or("NO_COLOR", "").is_empty();
+    let style = style(&vars, terminal);
     loop {
         let mut text = match look(port).await {
             Ok(state) if json => format!("{state:#}\n"),
-            Ok(state) => render(&state, Style { colour }),
+            Ok(state) => render(&state, style),
             // The agent may be about to start again.
             Err(failure) if watch => format!("{}\n", failure.message),
             Err(failure) => return Err(failure),
@@ -61,6 +60,11 @@ pub async fn run(typed: &Typed) -> Result<(), Failure> {
         }
         tokio::time::sleep(PERIOD).await;
     }
+}
+
+/// Colours for a terminal whose user has not refused them (<https://no-color.org>).
+fn style(vars: &Vars, terminal: bool) -> Style {
+    Style { colour: terminal && vars.text_or("NO_COLOR", "").is_empty() }
 }
 
 /// The status port of an agent with the same environment and files.
@@ -89,6 +93,13 @@ async fn look(port: u64) -> Result<Value, Failure> {
 mod tests {
     use super::*;
     use crate::config::Sources;
+
+    #[test]
+    fn colours_are_for_terminals_and_for_who_wants_them() {
+        let colour = |env: &[(&str, &str)], terminal| style(&Vars::from_pairs(env.to_vec()), terminal).colour;
+        assert!(colour(&[], true) && colour(&[("NO_COLOR", "")], true));
+        assert!(!colour(&[("NO_COLOR", "1")], true) && !colour(&[("NO_COLOR", "0")], true) && !colour(&[], false));
+    }
 
     #[test]
     fn the_port_is_that_of_the_agent() {
