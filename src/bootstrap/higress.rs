@@ -84,6 +84,8 @@ impl Flavor {
         if !flavor.is_istio() && !vars.proxy().proxy_stats_matcher.exclusions.is_empty() {
             flavor.excludes = true;
         }
+        // For `check`, which shows what is in effect.
+        vars.text_or(VARIABLE, flavor.name());
         flavor
     }
 
@@ -99,6 +101,15 @@ impl Flavor {
             return Flavor::default();
         };
         Flavor { kind, excludes: text.contains("exclusion_list") }
+    }
+
+    fn name(self) -> &'static str {
+        match self.kind {
+            Kind::Istio => "false",
+            Kind::V3 => "v3-gateway",
+            _ if self.excludes => "exclusion",
+            _ => "true",
+        }
     }
 
     pub(super) fn is_istio(self) -> bool {

@@ -314,16 +314,14 @@ fn ports(text: &str) -> Result<Option<String>, &'static str> {
     let mut kept = Vec::with_capacity(ports.len());
     for port in ports {
         let mut members = Map::new();
-        match port.get("name") {
-            None | Some(Json::Null) => {}
-            Some(Json::String(name)) if name.is_empty() => {}
-            Some(Json::String(name)) => {
-                members.insert("name".to_owned(), name.as_str().into());
-            }
-            Some(_) => return Err(PORTS),
+        // Null is nothing at all, as Go reads it.
+        let member = |name: &str| port.get(name).filter(|value| !value.is_null());
+        let name = member("name").map_or(Some(""), Json::as_str).ok_or(PORTS)?;
+        if !name.is_empty() {
+            members.insert("name".to_owned(), name.into());
         }
-        let number = port.get("containerPort").map_or(Some(0), Json::as_i64).ok_or(PORTS)?;
-        let protocol = port.get("protocol").map_or(Some(""), Json::as_str).ok_or(PORTS)?;
+        let number = member("containerPort").map_or(Some(0), Json::as_i64).ok_or(PORTS)?;
+        let protocol = member("protocol").map_or(Some(""), Json::as_str).ok_or(PORTS)?;
         if !port.is_object() {
             return Err(PORTS);
         }

@@ -140,6 +140,11 @@ fn ports_of_the_pod_as_istio_reads_them() {
         ("null", Ok(json!("null"))),
         ("[]", Ok(json!("[]"))),
         ("[{\"containerPort\":1,\"hostPort\":2}]", Ok(json!("[{\"containerPort\":1,\"protocol\":\"\"}]"))),
+        (
+            "[{\"name\":null,\"containerPort\":null,\"protocol\":null}]",
+            Ok(json!("[{\"containerPort\":0,\"protocol\":\"\"}]")),
+        ),
+        ("[{\"name\":1}]", Err(())),
         ("", Err(())),
         ("{}", Err(())),
     ] {
@@ -227,8 +232,10 @@ fn statistics(env: &[(&str, &str)], template: &str) -> (Vec<String>, bool) {
     let folder = root.join("var/lib/istio/envoy");
     std::fs::create_dir_all(&folder).unwrap();
     std::fs::write(folder.join("envoy_bootstrap_tmpl.json"), template).unwrap();
-    let bootstrap = document(&Vars::from_pairs(env.iter().copied()).with_root(root.clone())).unwrap();
+    let vars = Vars::from_pairs(env.iter().copied()).with_root(root.clone());
+    let bootstrap = document(&vars).unwrap();
     std::fs::remove_dir_all(&root).unwrap();
+    assert!(!vars.asked()["FOOTMAN_HIGRESS_BOOTSTRAP"].value.is_empty());
     let stats = &bootstrap["stats_config"];
     let tags = stats["stats_tags"].as_array().unwrap().iter();
     let tags = tags.map(|tag| tag["tag_name"].as_str().unwrap().to_owned()).collect();

@@ -59,7 +59,8 @@ pub(super) fn of_node(
 ) -> Vec<IpAddr> {
     let usable = |ip: &&IpAddr| !ip.is_loopback() && !ip.is_unspecified() && !is_link_local(**ip);
     let mut rest: Vec<IpAddr> = interfaces.iter().flat_map(|i| &i.addresses).filter(usable).copied().collect();
-    if rest.is_empty() && instance_ip.is_none() {
+    // Also beside INSTANCE_IP, as in Istio: the list is then one of both families.
+    if rest.is_empty() {
         rest = vec![IpAddr::from([127, 0, 0, 1]), "::1".parse().unwrap_or(IpAddr::from([127, 0, 0, 1]))];
     }
     for name in excluded.into_iter().filter(|names| !names.is_empty()).flat_map(|names| names.split(',')) {
@@ -111,6 +112,7 @@ mod tests {
     #[test]
     fn nothing_usable_gives_both_loopbacks() {
         assert_eq!(node("", &[("eth0", &["fe80::1"])], "").0, "127.0.0.1,::1");
-        assert_eq!(node("10.0.0.1", &[], "").0, "10.0.0.1");
+        assert_eq!(node("10.0.0.1", &[], "").0, "10.0.0.1,127.0.0.1,::1");
+        assert_eq!(node("127.0.0.1", &[], "").0, "127.0.0.1,::1");
     }
 }

@@ -350,7 +350,13 @@ impl Vars {
         let null = Node { line: 1, value: super::yaml::Value::Null };
         let node = match (member, &node.value) {
             ("", _) => &node,
-            (_, super::yaml::Value::Map(_)) => node.get(member).or_else(|| node.get("default_config")).unwrap_or(&null),
+            (_, super::yaml::Value::Map(_)) => {
+                // Istio takes this one out of the document by its name as it stands.
+                if let Some(other) = node.get("default_config") {
+                    self.warn(format!("{}: default_config: ignored, since only {member} counts", origin(other.line)));
+                }
+                node.get(member).unwrap_or(&null)
+            }
             (_, super::yaml::Value::Null) => &null,
             _ => {
                 let message = format!("a mapping of settings is wanted, not {}", node.kind());

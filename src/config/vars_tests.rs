@@ -230,6 +230,18 @@ fn the_mesh_file_may_be_missing_or_empty_but_not_a_folder() {
 }
 
 #[test]
+fn the_mesh_file_spells_default_config_one_way() {
+    let of = |name: &str| {
+        let text = format!("{name}: {{meshId: m}}");
+        let folder = Folder::new(&format!("spelt-{name}"), &[("etc/istio/config/mesh", text.as_str())]);
+        let vars = folder.load(&[], Flags::default()).unwrap();
+        let warned = vars.warnings().iter().any(|line| line.contains("etc/istio/config/mesh:1: default_config"));
+        (vars.proxy_document().contains_key("meshId"), warned)
+    };
+    assert_eq!((of("defaultConfig"), of("default_config")), ((true, false), (false, true)));
+}
+
+#[test]
 fn instance_ip_forms() {
     let first = |ip: &str| with_env(&[("INSTANCE_IP", ip)]).unwrap().ip_addresses()[0].to_string();
     assert_eq!(first("FD00:0001:0:0::0007"), "fd00:1::7");
