@@ -25,6 +25,7 @@ pub use signals::Signals;
 pub use tasks::{Stage, Tasks};
 
 use crate::{
+    base::apart,
     bootstrap::{self, Surroundings, platform},
     config::{Errors, Origin, Role, Vars},
     envoy::{self, Admin},
@@ -40,9 +41,9 @@ const CREDENTIAL_SOCKET: &str = "./var/run/secrets/credential-uds/socket";
 #[derive(Debug)]
 pub struct Config {
     plan: Plan,
-    envoy: envoy::Config,
-    bootstrap: bootstrap::Config,
-    platform: platform::Config,
+    envoy: Box<envoy::Config>,
+    bootstrap: Box<bootstrap::Config>,
+    platform: Box<platform::Config>,
     credential_socket: PathBuf,
     admin_port: u16,
     own_ports: Vec<u16>,
@@ -71,9 +72,9 @@ impl Config {
         let mut errors = Errors::default();
         let plan = plan(vars, &mut errors);
         let rooms = errors.take(rooms::Config::from_vars(vars));
-        let envoy = errors.take(envoy::Config::from_vars(vars));
-        let bootstrap = errors.take(bootstrap::Config::from_vars(vars));
-        let platform = errors.take(platform::Config::from_vars(vars));
+        let envoy = boxed(&mut errors, || envoy::Config::from_vars(vars).map(Some));
+        let bootstrap = boxed(&mut errors, || bootstrap::Config::from_vars(vars).map(Some));
+        let platform = boxed(&mut errors, || platform::Config::from_vars(vars).map(Some));
         let (Some(rooms), Some(envoy), Some(bootstrap), Some(platform)) = (rooms, envoy, bootstrap, platform) else {
             return Err(errors);
         };
@@ -88,6 +89,12 @@ impl Config {
     }
 }
 
+/// A room's configuration, on the heap: ten of them on the stack, some twice, would stay touched memory for good.
+#[inline(never)]
+fn boxed<T>(errors: &mut Errors, make: impl FnOnce() -> Result<Option<T>, Errors>) -> Option<Box<T>> {
+    errors.take(make()).flatten().map(Box::new)
+}
+
 /// Binds everything and starts every room but Envoy, in this order.
 ///
 /// # Errors
@@ -100,14 +107,15 @@ pub async fn build(config: Config) -> Result<Bound, Error> {
     let server = house.gates.gate("server", "starting");
     // The cloud is asked while the rooms start; where nothing answers it takes no longer than they do.
     let (mode, platform) =
-        tokio::join!(Box::pin(rooms::start(&mut house, config.rooms)), Box::pin(platform::detect(&config.platform)));
+        tokio::join!(apart(|| rooms::start(&mut house, config.rooms)), apart(|| platform::detect(&config.platform)));
     let around = Surroundings {
         platform,
         external_sds: mode? == sds::Mode::Foreign,
         credential_socket: sds::is_served(&config.credential_socket).await.map_err(|error| Error::new("SDS", error))?,
     };
     bootstrap::write_grpc(&config.bootstrap, &around).map_err(|error| Error::new("bootstrap", error))?;
-    let mut envoy = envoy::Config { open_files, ..config.envoy };
+    let mut envoy = config.envoy;
+    envoy.open_files = open_files;
     if config.plan.envoy {
         configure(&mut envoy, &config.bootstrap, &around)?;
     }

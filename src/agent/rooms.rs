@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use super::{Error, House, Stage};
+use super::{Error, House, Stage, boxed};
 use crate::{
-    base::{BoxFuture, Clock},
+    base::{BoxFuture, Clock, apart},
     config::{Errors, Vars},
     dns,
     health::{self, Health},
@@ -30,20 +30,20 @@ type Anchors = watch::Receiver<Option<Arc<TrustBundle>>>;
 #[derive(Debug)]
 pub(super) struct Config {
     /// `None` where statusPort is 0.
-    status: Option<status::Config>,
-    dns: Option<dns::Config>,
+    status: Option<Box<status::Config>>,
+    dns: Option<Box<dns::Config>>,
     /// The way to configuration.
-    istiod: istiod::Config,
-    secrets: secrets::Config,
+    istiod: Box<istiod::Config>,
+    secrets: Box<secrets::Config>,
     /// `None` without Envoy, which is who asks for secrets.
-    sds: Option<sds::Config>,
-    xds: xds::Config,
+    sds: Option<Box<sds::Config>>,
+    xds: Box<xds::Config>,
     /// istiod is asked for trust anchors.
     anchors: bool,
     /// `None` where no workload probe is configured.
-    health: Option<health::Config>,
+    health: Option<Box<health::Config>>,
     /// `None` when Envoy is to fetch Wasm plugins by itself.
-    wasm: Option<wasm::Config>,
+    wasm: Option<Box<wasm::Config>>,
 }
 
 impl Config {
@@ -51,15 +51,16 @@ impl Config {
     /// Everything that is wrong in any room.
     pub(super) fn from_vars(vars: &Vars) -> Result<Config, Errors> {
         let mut errors = Errors::default();
-        let status = errors.take(status::Config::from_vars(vars)).flatten();
-        let dns = errors.take(dns::Config::from_vars(vars)).flatten();
-        let istiod = errors.take(istiod::Config::for_discovery(vars));
-        let secrets = errors.take(secrets::Config::from_vars(vars));
-        let sds = errors.take(sds::Config::from_vars(vars)).filter(|_| !vars.bool("DISABLE_ENVOY", false));
-        let xds = errors.take(xds::Config::from_vars(vars));
-        let health = errors.take(health::Config::from_vars(vars)).flatten();
+        let status = boxed(&mut errors, || status::Config::from_vars(vars));
+        let dns = boxed(&mut errors, || dns::Config::from_vars(vars));
+        let istiod = boxed(&mut errors, || istiod::Config::for_discovery(vars).map(Some));
+        let secrets = boxed(&mut errors, || secrets::Config::from_vars(vars).map(Some));
+        let sds = boxed(&mut errors, || sds::Config::from_vars(vars).map(Some));
+        let sds = sds.filter(|_| !vars.bool("DISABLE_ENVOY", false));
+        let xds = boxed(&mut errors, || xds::Config::from_vars(vars).map(Some));
+        let health = boxed(&mut errors, || health::Config::from_vars(vars));
         let anchors = vars.bool("PROXY_CONFIG_XDS_AGENT", false);
-        let wasm = errors.take(wasm::Config::from_vars(vars)).filter(|config| config.enabled);
+        let wasm = boxed(&mut errors, || wasm::Config::from_vars(vars).map(Some)).filter(|config| config.enabled);
         match (istiod, secrets, xds) {
             (Some(istiod), Some(secrets), Some(xds)) => {
                 errors.into_result(Config { status, dns, istiod, secrets, sds, xds, anchors, health, wasm })
@@ -76,30 +77,30 @@ impl Config {
 pub(super) async fn start(house: &mut House, config: Config) -> Result<sds::Mode, Error> {
     reaper(house);
     if let Some(config) = config.status {
-        status(house, config)?;
+        status(house, *config)?;
     }
     let (publisher, names) = names::channel();
     let served = config.dns.is_some();
     if let Some(config) = config.dns {
-        dns(house, config, names).await?;
+        apart(|| dns(house, *config, names)).await?;
     }
-    let istiod = Istiod::new(config.istiod);
+    let istiod = Istiod::new(*config.istiod);
     let (publisher_of_anchors, anchors) = watch::channel(None);
-    let mode = identity(house, config.secrets, config.sds, &istiod, anchors).await?;
+    let mode = apart(|| identity(house, config.secrets, config.sds, &istiod, anchors)).await?;
     let (publisher_of_health, health) = watch::channel(None);
     let links = xds::Links {
         istiod,
         names: served.then_some(publisher),
         anchors: config.anchors.then_some(publisher_of_anchors),
-        rewrite: config.wasm.map(|config| wasm(house, config)),
+        rewrite: config.wasm.map(|config| wasm(house, *config)),
         health,
         gate: house.gates.gate("istiod", ""),
         registry: house.registry.clone(),
     };
     xds(house, &config.xds, links)?;
     if let Some(config) = config.health {
-        let checker = Health::new(config, publisher_of_health);
-        house.tasks.spawn(Stage::Xds, "health", move |drain| endless(checker.run(drain)));
+        let checker = Health::new(*config, publisher_of_health);
+        house.tasks.spawn(Stage::Xds, "health", move |drain| checker.run(drain));
     }
     Ok(mode)
 }
@@ -114,7 +115,7 @@ fn status(house: &mut House, config: status::Config) -> Result<(), Error> {
         events: house.events.clone(),
     };
     let bound = status::Bound::bind(config, sources).map_err(|error| Error::new("status", error))?;
-    house.tasks.spawn(Stage::Status, "status", move |drain| endless(bound.run(drain)));
+    house.tasks.spawn(Stage::Status, "status", move |drain| bound.run(drain));
     Ok(())
 }
 
@@ -132,8 +133,8 @@ async fn dns(house: &mut House, config: dns::Config, names: NamesReceiver) -> Re
 /// Certificates, and the socket where Envoy asks for them. Where somebody else serves that socket, no CA is asked.
 async fn identity(
     house: &mut House,
-    config: secrets::Config,
-    sds: Option<sds::Config>,
+    config: Box<secrets::Config>,
+    sds: Option<Box<sds::Config>>,
     istiod: &Istiod,
     anchors: Anchors,
 ) -> Result<sds::Mode, Error> {
@@ -151,27 +152,21 @@ async fn identity(
         Secrets::new(&config, authority, anchors, (&house.gates, &house.registry), Clock::System);
     if let Some(sds) = sds {
         let sources = sds::Sources { identity: snapshots.clone(), files: files.clone(), has_authority };
-        let sds = sds::Sds::bind(sds, mode, sources, &house.registry, Clock::System);
+        let sds = sds::Sds::bind(*sds, mode, sources, &house.registry, Clock::System);
         let sds = sds.map_err(|error| Error::new("SDS", error))?;
-        house.tasks.spawn(Stage::Sds, "sds", move |drain| endless(sds.run(drain)));
+        house.tasks.spawn(Stage::Sds, "sds", move |drain| sds.run(drain));
     }
-    house.tasks.spawn(Stage::Secrets, "certificate files", move |drain| endless(reader.run(drain)));
-    house.tasks.spawn(Stage::Secrets, "identity", move |drain| endless(task.run(drain)));
+    house.tasks.spawn(Stage::Secrets, "certificate files", move |drain| reader.run(drain));
+    house.tasks.spawn(Stage::Secrets, "identity", move |drain| task.run(drain));
     if let Some(output) = config.output {
         let snapshots = snapshots.clone();
-        house.tasks.spawn(Stage::Secrets, "output certificates", move |drain| {
-            endless(secrets::output::run(output, snapshots, drain))
-        });
+        house
+            .tasks
+            .spawn(Stage::Secrets, "output certificates", move |drain| secrets::output::run(output, snapshots, drain));
     }
     let table = files.table();
     house.pages.add("certs", move || secrets::certificates(&snapshots.borrow(), &table.borrow(), Clock::System.now()));
     Ok(mode)
-}
-
-/// A task that does not fail.
-async fn endless(task: impl Future<Output = ()>) -> Result<(), std::convert::Infallible> {
-    task.await;
-    Ok(())
 }
 
 /// Fetches Wasm plugins for the relay.
@@ -180,7 +175,7 @@ fn wasm(house: &mut House, config: wasm::Config) -> Arc<dyn xds::Rewrite> {
     let rewriter = wasm.rewriter();
     let shown = rewriter.clone();
     house.pages.add("wasm", move || shown.debug());
-    house.tasks.spawn(Stage::Xds, "wasm", move |drain| endless(wasm.run(drain)));
+    house.tasks.spawn(Stage::Xds, "wasm", move |drain| wasm.run(drain));
     Arc::new(Plugins(rewriter))
 }
 

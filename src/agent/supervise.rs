@@ -21,7 +21,7 @@ use crate::{
 /// Everything around one Envoy.
 pub(super) struct Supervisor {
     pub plan: Plan,
-    pub envoy: envoy::Config,
+    pub envoy: Box<envoy::Config>,
     pub admin: Admin,
     /// Ports of Envoy's listeners that serve probes and scrapes.
     pub own_ports: Vec<u16>,

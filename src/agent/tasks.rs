@@ -6,7 +6,7 @@ use log::{debug, warn};
 use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
 
 use crate::{
-    base::{Drain, Trigger},
+    base::{BoxFuture, Drain, Trigger, apart},
     wires::Event,
 };
 
@@ -45,6 +45,24 @@ struct Task {
     handle: JoinHandle<()>,
 }
 
+/// How a task ends.
+pub trait Outcome {
+    /// Why it failed, if it did.
+    fn error(self) -> Option<String>;
+}
+
+impl Outcome for () {
+    fn error(self) -> Option<String> {
+        None
+    }
+}
+
+impl<E: Display> Outcome for Result<(), E> {
+    fn error(self) -> Option<String> {
+        self.err().map(|error| error.to_string())
+    }
+}
+
 impl Tasks {
     /// No tasks yet; one that ends unasked becomes an event.
     pub fn new(events: mpsc::Sender<Event>) -> Tasks {
@@ -52,24 +70,28 @@ impl Tasks {
     }
 
     /// Spawns what `run` makes of its drain.
-    pub fn spawn<F, E>(&mut self, stage: Stage, name: &'static str, run: impl FnOnce(Drain) -> F)
+    pub fn spawn<F>(&mut self, stage: Stage, name: &'static str, run: impl FnOnce(Drain) -> F)
     where
-        F: Future<Output = Result<(), E>> + Send + 'static,
-        E: Display,
+        F: Future<Output: Outcome> + Send + 'static,
     {
         let (trigger, drain) = Trigger::new();
-        let future = run(drain.clone());
+        let future = apart(|| run(drain.clone()));
+        let handle = self.watched(name, drain, Box::pin(async move { future.await.error() }));
+        self.running.push(Task { stage, name, trigger, handle });
+    }
+
+    /// Runs a task, of whatever kind, and tells of its end.
+    fn watched(&self, name: &'static str, drain: Drain, task: BoxFuture<'static, Option<String>>) -> JoinHandle<()> {
         let events = self.events.clone();
-        let handle = tokio::spawn(async move {
-            let error = future.await.err().map(|error| error.to_string());
-            match error {
+        let watched: BoxFuture<'static, ()> = Box::pin(async move {
+            match task.await {
                 Some(error) if drain.is_started() => debug!("{name} ended: {error}"),
                 _ if drain.is_started() => {}
                 // Fails only when the lifecycle is over already.
                 error => drop(events.send(Event::TaskEnded { name, error }).await),
             }
         });
-        self.running.push(Task { stage, name, trigger, handle });
+        tokio::spawn(watched)
     }
 
     /// Ends all tasks, stage by stage.

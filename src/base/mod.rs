@@ -12,5 +12,5 @@ pub use backoff::{Backoff, Policy};
 pub use clock::{Clock, civil_date};
 pub use drain::{Drain, Trigger};
 pub use gate::{Gate, Gates};
-pub use race::{BoxFuture, first};
+pub use race::{BoxFuture, apart, first};
 pub use random::{random_below, random_u64, random_unit};

@@ -1,4 +1,4 @@
-//! Several futures at once, the first result counts: for a handful of attempts, without a task for each.
+//! Futures whose kind does not matter: on the heap, or several at once of which the first result counts, without a task for each.
 
 use std::{
     future::{Future, poll_fn},
@@ -8,6 +8,13 @@ use std::{
 
 /// A future whose kind does not matter.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// The future that `make` gives, on the heap. Made and polled in frames of its own, which end with it: the stack never shrinks, and
+/// what is large and runs seldom or once would otherwise be part of the frames of whoever waits for it.
+#[inline(never)]
+pub fn apart<'a, F: Future + Send + 'a>(make: impl FnOnce() -> F) -> BoxFuture<'a, F::Output> {
+    Box::pin(make())
+}
 
 /// The result of the future that ends first; it is taken out of the list. Never returns for an empty list. Cancel-safe.
 pub async fn first<T>(running: &mut Vec<BoxFuture<'_, T>>) -> T {

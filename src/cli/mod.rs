@@ -20,7 +20,9 @@ mod wait;
 
 use std::{
     ffi::OsString,
+    future::Future,
     io::{self, Write},
+    pin::Pin,
 };
 
 use log::error;
@@ -86,20 +88,19 @@ async fn dispatch(program: &str, words: Vec<OsString>) -> Result<u8, Failure> {
 }
 
 async fn execute(program: &str, command: &'static Command, typed: Typed) -> Result<u8, Failure> {
-    // Each future has its place on the heap, while it runs: the stack of the one thread stays as deep as the agent needs it.
     match command.name {
-        "proxy" => return Box::pin(proxy::run(typed)).await,
+        "proxy" => return apart(|| proxy::run(typed)).await,
         "check" => {
-            let (text, code) = Box::pin(check::run(typed)).await?;
+            let (text, code) = apart(|| check::run(typed)).await?;
             print(text.as_bytes())?;
             return Ok(code);
         }
         "wait" => {
             logging::install_default(false);
-            Box::pin(wait::run(&typed)).await?;
+            apart(|| wait::run(&typed)).await?;
         }
-        "status" => Box::pin(status::run(&typed)).await?,
-        "request" => print(&Box::pin(request::run(&typed)).await?)?,
+        "status" => apart(|| status::run(&typed)).await?,
+        "request" => print(&apart(|| request::run(&typed)).await?)?,
         "version" => print(version::run(&typed)?.as_bytes())?,
         "completion" => print(completion::run(program, &typed)?.as_bytes())?,
         _ => match typed.positionals.first() {
@@ -111,6 +112,12 @@ async fn execute(program: &str, command: &'static Command, typed: Typed) -> Resu
         },
     }
     Ok(0)
+}
+
+/// As `base::apart`, for what stays in the main task: the agent's stack must not have room for every command.
+#[inline(never)]
+fn apart<'a, F: Future + 'a>(make: impl FnOnce() -> F) -> Pin<Box<dyn Future<Output = F::Output> + 'a>> {
+    Box::pin(make())
 }
 
 /// The first word that is no flag, and all others in their order. Global flags may stand before it.

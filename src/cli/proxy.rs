@@ -5,6 +5,7 @@ use log::{info, warn};
 use super::{Failure, args::Typed, logging, redact, version};
 use crate::{
     agent::{self, Signals},
+    base::apart,
     config::{Flags, GLOBAL_FLAGS, PROXY_FLAGS, Vars},
 };
 
@@ -24,20 +25,24 @@ pub async fn run(typed: Typed) -> Result<u8, Failure> {
             info!("ended by a signal while starting");
             return Ok(0);
         }
-        bound = Box::pin(start(flags)) => bound?,
+        bound = apart(|| start(flags)) => bound?,
     };
     Ok(bound.run(&mut signals).await)
 }
 
 async fn start(flags: Flags) -> Result<agent::Bound, Failure> {
+    let config = apart(|| configuration(flags)).await?;
+    apart(|| agent::build(config)).await.map_err(Failure::failed)
+}
+
+async fn configuration(flags: Flags) -> Result<agent::Config, Failure> {
     let (vars, mut errors) = Vars::of_process(flags).await;
     let config = errors.take(agent::Config::from_vars(&vars));
     info!("Effective config: {}", redact::document(vars.proxy_document().into()));
     for warning in vars.warnings() {
         warn!("{warning}");
     }
-    let config = config.filter(|_| errors.0.is_empty()).ok_or_else(|| Failure::usage(errors))?;
-    agent::build(config).await.map_err(Failure::failed)
+    config.filter(|_| errors.0.is_empty()).ok_or_else(|| Failure::usage(errors))
 }
 
 /// What was typed, for `config`.

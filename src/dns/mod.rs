@@ -43,7 +43,7 @@ pub use config::{Config, Listen};
 pub use forward::Policy as ForwardPolicy;
 
 use crate::{
-    base::{Drain, Gate},
+    base::{Drain, Gate, apart},
     net::resolve::Resolver,
     telemetry::metrics::Registry,
     wires::{NameTable, NamesReceiver},
@@ -155,8 +155,9 @@ impl Dns {
         let mut loops = JoinSet::new();
         let connections = share(CONNECTIONS_SHARE, MAX_CONNECTIONS);
         for Sockets { udp, tcp, .. } in sockets {
-            loops.spawn(udp.serve(service.clone(), drain.clone()));
-            loops.spawn(tcp::serve(tcp, connections, service.clone(), drain.clone()));
+            let (for_tcp, end) = (service.clone(), drain.clone());
+            loops.spawn(apart(|| udp.serve(service.clone(), drain.clone())));
+            loops.spawn(apart(|| tcp::serve(tcp, connections, for_tcp, end)));
         }
         loop {
             tokio::select! {

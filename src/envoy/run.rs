@@ -12,7 +12,10 @@ use log::{error, info};
 use nix::sys::signal::Signal;
 
 use super::{Config, capture::Capture, guard, kill};
-use crate::process::{self, Child};
+use crate::{
+    base::apart,
+    process::{self, Child},
+};
 
 /// How a run ended.
 #[derive(Debug)]
@@ -129,7 +132,7 @@ impl Running {
 async fn relay(stderr: &mut Option<Capture>) {
     match stderr {
         None => std::future::pending().await,
-        Some(capture) => capture.run().await,
+        Some(capture) => apart(|| capture.run()).await,
     }
     *stderr = None;
 }

@@ -22,7 +22,7 @@ use super::{
     parse_timeout,
 };
 use crate::{
-    base::Drain,
+    base::{Drain, apart},
     net::{Batched, BoxIo, uds},
 };
 
@@ -72,7 +72,8 @@ pub async fn listen(listener: uds::Listener, service: Arc<dyn Service>, settings
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok(stream) => {
-                    connections.spawn(serve(Box::new(stream), Arc::clone(&service), settings, drain.clone()));
+                    let (service, drain) = (Arc::clone(&service), drain.clone());
+                    connections.spawn(apart(|| serve(Box::new(stream), service, settings, drain)));
                 }
                 Err(error) => {
                     log::warn!("accept on {}: {error}", listener.path().display());

@@ -24,6 +24,7 @@ use super::{
     roll::Basis,
 };
 use crate::{
+    base::apart,
     grpc::{Call, Client, Metadata, Receiver, Sender, Settings, Status},
     net::{BoxIo, dial, tls},
 };
@@ -252,7 +253,7 @@ impl Shared {
             state.avoided = state.live.as_ref().and_then(|live| live.peer);
         }
         let dialled = match chosen {
-            Ok(chosen) => self.dial(chosen, state.avoided).await,
+            Ok(chosen) => apart(|| self.dial(chosen, state.avoided)).await,
             Err(status) => Err(status),
         };
         self.dials.fetch_add(1, Ordering::Relaxed);
@@ -295,8 +296,8 @@ impl Shared {
         let endpoint = &self.endpoint;
         let late = || self.failed(format!("no answer within {} s", DIAL.as_secs()));
         let tcp = match &endpoint.proxy {
-            None => dial::tcp_avoiding(avoided, &endpoint.host, endpoint.port, deadline).await,
-            Some(proxy) => timeout_at(deadline, proxy.connect(&endpoint.host, endpoint.port, deadline))
+            None => apart(|| dial::tcp_avoiding(avoided, &endpoint.host, endpoint.port, deadline)).await,
+            Some(proxy) => timeout_at(deadline, apart(|| proxy.connect(&endpoint.host, endpoint.port, deadline)))
                 .await
                 .map_err(|_| late())?,
         };
@@ -319,7 +320,7 @@ impl Shared {
         let settings =
             Settings { stream_window: STREAM_WINDOW, keepalive: Some(endpoint.keepalive), ..Settings::default() };
         let (client, drive) = Client::handshake(io, settings).await?;
-        tokio::spawn(carry(drive, basis, endpoint.tls.clone(), endpoint.address.clone()));
+        tokio::spawn(apart(|| carry(drive, basis, endpoint.tls.clone(), endpoint.address.clone())));
         timeout_at(deadline, client.greeted()).await.map_err(|_| late())??;
         Ok((client, peer))
     }

@@ -3,6 +3,7 @@
 use std::{path::PathBuf, time::SystemTime};
 
 use super::google::{Google, expiry};
+use crate::base::apart;
 
 /// Where the token comes from (`CREDENTIAL_FETCHER_TYPE`).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,7 +38,7 @@ impl Token {
         match self {
             Token::None => Ok(None),
             Token::Fixed(token) => Ok(Some((*token).to_owned())),
-            Token::Google(google) => google.token().await.map(Some),
+            Token::Google(google) => apart(|| google.token()).await.map(Some),
             Token::File(path) => match std::fs::read_to_string(path) {
                 Ok(text) if text.trim().is_empty() => Err(format!("token file {} is empty", path.display())),
                 Ok(text) => Ok(Some(text.trim().to_owned())),

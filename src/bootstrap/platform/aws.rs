@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 
-use super::{Platform, text};
+use super::{Platform, REQUEST, reachable, text};
 use crate::net::http1::client::Request;
 
 /// Seconds that the token lives; it is used at once.
@@ -14,7 +14,9 @@ pub(super) async fn is_there(server: &str, deadline: Instant) -> bool {
     get(server, "meta-data/iam/info", &token, deadline).await.is_some_and(|body| body.contains("arn:aws:iam"))
 }
 
-pub(super) async fn ask(server: &str, deadline: Instant) -> Platform {
+pub(super) async fn ask(servers: &[String], deadline: Instant) -> Platform {
+    let patience = deadline.min(Instant::now() + REQUEST);
+    let Some(server) = reachable(servers, patience).await else { return Platform::default() };
     let token = token(server, deadline).await;
     let (region, zone, instance) = tokio::join!(
         get(server, "meta-data/placement/region", &token, deadline),

@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::{MAX_BODY, Platform, REQUEST, reachable, text};
 use crate::{
+    base::apart,
     config::Vars,
     net::{
         http1::client::Request,
@@ -116,7 +117,7 @@ pub(super) async fn ask(config: &Config, deadline: Instant) -> Platform {
 }
 
 async fn metadata(server: &str, deadline: Instant) -> BTreeMap<String, String> {
-    let [a, b, c, d, e, f, g] = KEYS.map(|(_, path)| get(server, path, deadline));
+    let [a, b, c, d, e, f, g] = KEYS.map(|(_, path)| apart(|| get(server, path, deadline)));
     let location = location(server, deadline);
     let (a, b, c, d, e, f, g, location) = tokio::join!(a, b, c, d, e, f, g, location);
     let values = [a, b, c, d, e, f, g];

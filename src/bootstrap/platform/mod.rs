@@ -15,6 +15,7 @@ use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 use tokio::time::Instant;
 
 use crate::{
+    base::apart,
     config::{Errors, Vars},
     net::{dial, http1::client::Request},
 };
@@ -86,16 +87,13 @@ impl Config {
 pub async fn detect(config: &Config) -> Platform {
     let deadline = Instant::now() + LIMIT;
     let choice = match config.choice {
-        Choice::Detect => look(config, deadline).await,
+        Choice::Detect => apart(|| look(config, deadline)).await,
         choice => choice,
     };
     match choice {
-        Choice::Aws => match reachable(&config.servers, deadline.min(Instant::now() + REQUEST)).await {
-            Some(server) => aws::ask(server, deadline).await,
-            None => Platform::default(),
-        },
-        Choice::Azure => azure::ask(&config.servers[0], deadline).await,
-        Choice::Gcp => gcp::ask(&config.gcp, deadline).await,
+        Choice::Aws => apart(|| aws::ask(&config.servers, deadline)).await,
+        Choice::Azure => apart(|| azure::ask(&config.servers[0], deadline)).await,
+        Choice::Gcp => apart(|| gcp::ask(&config.gcp, deadline)).await,
         Choice::Nothing | Choice::Detect => Platform::default(),
     }
 }
