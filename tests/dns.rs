@@ -630,6 +630,19 @@ async fn kept_answers_are_served_and_stale_ones_when_no_server_answers() {
 }
 
 #[tokio::test]
+async fn stale_answers_do_not_wait_until_their_clients_have_given_up() {
+    let server =
+        Server::start(|query, before| if before == 0 { Act::Answer(answer(query, GOOD)) } else { Act::Silence }).await;
+    let proxy = Proxy::start(&[&server], &[("FOOTMAN_DNS_CACHE", "true"), ("FOOTMAN_DNS_SERVE_STALE", "1h")]).await;
+    assert_eq!(read(&proxy.ask(&query(1, "a.example")).await).1, [GOOD]);
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(61)).await;
+    let start = Instant::now();
+    assert_eq!(read(&proxy.ask(&query(2, "a.example")).await).1, [GOOD]);
+    assert!((1..=2).contains(&start.elapsed().as_secs()), "{:?}", start.elapsed());
+}
+
+#[tokio::test]
 async fn opt_in_lives_and_names_of_addresses() {
     let proxy = Proxy::start(&[], &[("FOOTMAN_DNS_TTL", "7"), ("FOOTMAN_DNS_PTR", "true")]).await;
     let got = proxy.ask(&query(1, "local.example")).await;

@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use tokio::time::Instant;
+use tokio::time::{Duration, Instant, timeout};
 
 use super::{
     answer::{A, AAAA, IN, PTR, Writer},
@@ -23,6 +23,9 @@ use crate::net::resolve::{
     exchange,
     frame::{self, rcode},
 };
+
+/// How long the servers have where an expired answer is at hand (RFC 8767 §5): clients give up after 5 s.
+const STALE_PATIENCE: Duration = Duration::from_millis(1800);
 
 /// Shared by all sockets.
 pub struct Service {
@@ -127,7 +130,11 @@ impl Service {
     pub async fn forward(&self, pending: Pending) -> Vec<u8> {
         let start = Instant::now();
         self.metrics.forwarded.inc();
-        let answered = self.forwarder.forward(&pending.query, pending.transport).await;
+        let asking = self.forwarder.forward(&pending.query, pending.transport);
+        let answered = match &pending.stale {
+            None => asking.await,
+            Some(_) => timeout(STALE_PATIENCE, asking).await.unwrap_or_default(),
+        };
         self.metrics.took(start.elapsed());
         self.refresh();
         let Message::Ask(query) = message::read(&pending.query) else { return Vec::new() };
