@@ -38,7 +38,7 @@ pub(super) fn clusters(config: &Config, node: &Node) -> Vec<Json> {
     }
     if !config.flavor.is_istio() {
         // Higress's tags end a name at its dot, not at Istio's semicolon.
-        list.iter_mut().filter_map(Json::as_object_mut).for_each(|cluster| drop(cluster.shift_remove("alt_stat_name")));
+        list.iter_mut().filter_map(Json::as_object_mut).for_each(|cluster| drop(cluster.remove("alt_stat_name")));
     }
     list
 }

@@ -156,7 +156,7 @@ impl Metadata {
     pub(super) fn set(&mut self, key: &str, value: impl Into<Option<Json>>) {
         match value.into() {
             Some(value) => self.typed.insert(key.to_owned(), value),
-            None => self.typed.shift_remove(key),
+            None => self.typed.remove(key),
         };
     }
 
@@ -219,7 +219,7 @@ impl Metadata {
 
     /// Annotations of the pod, over those that metadata has.
     pub(super) fn set_annotations(&mut self, annotations: &BTreeMap<String, String>) {
-        let mut all = match self.typed.shift_remove("ANNOTATIONS") {
+        let mut all = match self.typed.remove("ANNOTATIONS") {
             Some(Json::Object(all)) => all,
             _ => Map::new(),
         };

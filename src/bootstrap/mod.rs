@@ -303,7 +303,7 @@ fn proxy_document(vars: &Vars, flavor: Flavor) -> Map<String, Json> {
     let mut document = vars.proxy_document();
     if flavor.is_istio()
         && let Some(Json::Object(matcher)) = document.get_mut("proxyStatsMatcher")
-        && matcher.shift_remove("exclusionRegexps").is_some()
+        && matcher.remove("exclusionRegexps").is_some()
     {
         let origin = vars.proxy_origin("proxyStatsMatcher");
         vars.warn(format!("{origin}: proxyStatsMatcher.exclusionRegexps: ignored, since only Higress has it"));

@@ -28,7 +28,7 @@ pub(super) fn layered_runtime(config: &Config) -> Json {
     }
     for (name, value) in &config.proxy.runtime_values {
         match value.as_str() {
-            "" => drop(flags.shift_remove(name)),
+            "" => drop(flags.remove(name)),
             "true" => drop(flags.insert(name.clone(), true.into())),
             "false" => drop(flags.insert(name.clone(), false.into())),
             text => drop(flags.insert(name.clone(), text.into())),

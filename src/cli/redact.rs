@@ -102,7 +102,7 @@ mod tests {
         assert_eq!(setting("proxyMetadata.DB_PASSWORD", "s3cret"), "…");
         assert_eq!(setting("statusPort", "15020"), "15020");
         let tracing = "{\"lightstep\":{\"address\":\"a:1\",\"accessToken\":\"s3cret\"}}";
-        assert_eq!(setting("tracing", tracing), "{\"lightstep\":{\"address\":\"a:1\",\"accessToken\":\"…\"}}");
+        assert_eq!(setting("tracing", tracing), "{\"lightstep\":{\"accessToken\":\"…\",\"address\":\"a:1\"}}");
     }
 
     #[test]

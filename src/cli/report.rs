@@ -232,11 +232,11 @@ mod tests {
              \x20             xds: istiod is away\n\
              Envoy         running, pid 8, for 2 min, start number 1\n\
              Memory        agent 2.2 MB (at most 3.0 MB)\n\
-             DNS           hosts 2, upstreams 1\n\
              Certificates  default spiffe://a, expires in 2 h\n\
              \x20             root CN=r, expired\n\
              \x20             gone\n\
              \x20             CA [2J away\n\
+             DNS           hosts 2, upstreams 1\n\
              xDS           istiod istiod:15012, 1 streams\n\
              \x20             refused 2 times: denied\n\
              \x20             stream 1, delta, for 5 s\n\

@@ -1,6 +1,6 @@
 //! Metrics of this process from `/proc`, by the names of Prometheus's client libraries. What cannot be read is left out.
 
-use std::fs;
+use std::{fs, sync::Once};
 
 use nix::{
     sys::resource::{Resource, getrlimit},
@@ -16,6 +16,9 @@ struct Process {
     resident_bytes: Gauge,
     received: Counter,
     transmitted: Counter,
+    start: Gauge,
+    /// The kernel makes `/proc/stat` of all its counters, which is too slow for start-up.
+    start_is_known: Once,
     ticks: f64,
     page: f64,
 }
@@ -45,6 +48,8 @@ pub(super) fn register(registry: &Registry) {
             "Bytes that left the network namespace.",
             &[],
         ),
+        start: gauge("process_start_time_seconds", "When this process started, Unix time."),
+        start_is_known: Once::new(),
         ticks: constant(SysconfVar::CLK_TCK).unwrap_or(100.0),
         page: constant(SysconfVar::PAGE_SIZE).unwrap_or(4096.0),
     };
@@ -55,14 +60,12 @@ pub(super) fn register(registry: &Registry) {
     if let Some(most) = limit(Resource::RLIMIT_AS) {
         gauge("process_virtual_memory_max_bytes", "Largest address space that is allowed, bytes.").set(most);
     }
-    if let Some(start) = start_time(process.ticks) {
-        gauge("process_start_time_seconds", "When this process started, Unix time.").set(start);
-    }
     registry.on_scrape(move || process.refresh());
 }
 
 impl Process {
     fn refresh(&self) {
+        self.start_is_known.call_once(|| self.start.set(start_time(self.ticks).unwrap_or_default()));
         if let Some(stat) = read("/proc/self/stat") {
             let field = |index| stat_field(&stat, index);
             if let (Some(user), Some(system)) = (field(UTIME), field(STIME)) {
