@@ -200,7 +200,8 @@ impl Config {
     /// # Errors
     /// [`Error::NoProject`].
     pub fn fits(&self, around: &Surroundings) -> Result<(), Error> {
-        let needs_project = self.own.is_none() && matches!(self.tracer(), Some(Tracer::Stackdriver));
+        let is_made = !matches!(self.own, Some(files::Own::InPlace(_)));
+        let needs_project = is_made && matches!(self.tracer(), Some(Tracer::Stackdriver));
         if needs_project && !around.platform.metadata.contains_key("gcp_project") {
             return Err(Error::NoProject);
         }

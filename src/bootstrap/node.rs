@@ -88,11 +88,11 @@ fn cluster_or_default(name: &str, metadata: &Metadata) -> String {
     }
 }
 
+/// The first label that is there, an empty one too.
 fn canonical_name(metadata: &Metadata) -> &str {
     ["service.istio.io/canonical-name", "app.kubernetes.io/name", "app"]
         .into_iter()
         .find_map(|label| metadata.label(label))
-        .filter(|name| !name.is_empty())
         .or(Some(metadata.text("WORKLOAD_NAME")).filter(|name| !name.is_empty()))
         .unwrap_or("istio-proxy")
 }

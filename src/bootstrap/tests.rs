@@ -124,6 +124,23 @@ fn metadata_brings_annotations_and_file_credentials() {
 }
 
 #[test]
+fn an_empty_label_is_a_name_too() {
+    for name in ["CANONICAL_NAME_ONLY", "CANONICAL_NAME_AND_NAMESPACE"] {
+        let config = format!("tracingServiceName: {name}");
+        let labels = "{\"service.istio.io/canonical-name\": \"\"}";
+        let env = [
+            ("PROXY_CONFIG", config.as_str()),
+            ("POD_NAMESPACE", "ns"),
+            ("ISTIO_META_WORKLOAD_NAME", "w"),
+            ("ISTIO_METAJSON_X", &format!("{{\"LABELS\": {labels}}}")),
+        ];
+        let env = env.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        let (vars, _) = Vars::load(crate::config::Sources { env, ..Default::default() });
+        assert_eq!(document(&vars).unwrap()["node"]["cluster"], ".ns", "{name}");
+    }
+}
+
+#[test]
 fn stackdriver_needs_a_project() {
     let env = [("PROXY_CONFIG".to_owned(), "tracing: {stackdriver: {}}".to_owned())];
     let (vars, _) = Vars::load(crate::config::Sources { env: env.into(), ..Default::default() });
