@@ -348,6 +348,60 @@ async fn only_the_newest_health_waits_for_an_istiod_that_does_not_read() {
     within("the long request", sending).await.unwrap();
 }
 
+/// Neither direction waits for the other: each passes on while the peer of the other one reads nothing.
+#[tokio::test]
+async fn a_stalled_direction_leaves_the_other_one_running() {
+    let mut lab = Lab::new().await;
+    let (mut requests, mut responses) = lab.envoy(Kind::Sotw, Plan::default()).await;
+    requests.send(&request(CDS)).await.unwrap();
+    let (mut upstream, mut istiod) = lab.istiod().await;
+    assert_eq!(next_type(&mut upstream).await, CDS);
+
+    // istiod reads nothing: a request that is longer than every window on its way stays where it is.
+    let long = DiscoveryRequest { resource_names: vec!["x".repeat(8 << 20)], ..request(LDS) };
+    let bytes = Bytes::from(long.encode_to_vec());
+    let pushed = response(CDS, "n", 3 << 20);
+    let sending = requests.send_raw(bytes.clone());
+    tokio::pin!(sending);
+    let pushing = async {
+        for _ in 0..3 {
+            let (sent, got) = tokio::join!(istiod.send_raw(pushed.clone()), responses.raw(MAX_MESSAGE));
+            sent.unwrap();
+            assert_eq!(got.unwrap().as_ref(), Some(&pushed));
+        }
+    };
+    tokio::select! {
+        biased;
+        () = within("responses meanwhile", pushing) => {}
+        _ = &mut sending => panic!("8 MiB fit into the windows"),
+    }
+    let (sent, got) = within("the long request", async { tokio::join!(sending, upstream.raw(MAX_MESSAGE)) }).await;
+    sent.unwrap();
+    assert_eq!(got.unwrap(), Some(bytes));
+    for own in [NDS, PCDS] {
+        assert_eq!(next_type(&mut upstream).await, own);
+    }
+
+    // Envoy reads nothing.
+    let long = response(CDS, "n", 8 << 20);
+    let pushing = istiod.send_raw(long.clone());
+    tokio::pin!(pushing);
+    let asking = async {
+        for _ in 0..100 {
+            requests.send(&request(CDS)).await.unwrap();
+            assert_eq!(next_type(&mut upstream).await, CDS);
+        }
+    };
+    tokio::select! {
+        biased;
+        () = within("requests meanwhile", asking) => {}
+        _ = &mut pushing => panic!("8 MiB fit into the windows"),
+    }
+    let (sent, got) = within("the long response", async { tokio::join!(pushing, responses.raw(MAX_MESSAGE)) }).await;
+    sent.unwrap();
+    assert_eq!(got.unwrap(), Some(long));
+}
+
 #[tokio::test(start_paused = true)]
 async fn refusals_hold_the_next_attempt_back_and_show() {
     let mut lab = Lab::new().await;
@@ -488,6 +542,10 @@ async fn last_good_configuration_is_served_until_istiod_is_back() {
         next_type(&mut upstream).await;
     }
     drop(lab);
+    for kept in std::fs::read_dir(&store.folder).unwrap() {
+        let kept = std::fs::File::open(kept.unwrap().path()).unwrap();
+        kept.set_modified(SystemTime::now() - Duration::from_secs(100)).unwrap();
+    }
 
     // A port where nobody listens yet.
     let socket = TcpSocket::new_v4().unwrap();
@@ -499,7 +557,13 @@ async fn last_good_configuration_is_served_until_istiod_is_back() {
     let (mut requests, mut responses) = lab.envoy(Kind::Sotw, Plan::default()).await;
     requests.send(&request(CDS)).await.unwrap();
     assert_eq!(within("what was kept", responses.raw(MAX_MESSAGE)).await.unwrap(), Some(accepted));
-    assert!(lab.registry.text().contains("istio_agent_xds_last_good_age_seconds"));
+    let age = || {
+        let text = lab.registry.text();
+        let value = text.lines().find_map(|line| line.strip_prefix("istio_agent_xds_last_good_age_seconds "));
+        value.unwrap().parse::<f64>().unwrap()
+    };
+    let first = age();
+    assert!(first >= 100.0 && age() > first, "it grows while the old configuration is served");
     let notes = lab.gates.notes(SystemTime::now());
     assert!(matches!(&notes[..], [(_, note)] if note.contains("serving the configuration that Envoy accepted")));
 
@@ -515,4 +579,5 @@ async fn last_good_configuration_is_served_until_istiod_is_back() {
     istiod.send_raw(response(CDS, "fresh", 10)).await.unwrap();
     within("fresh configuration", responses.raw(MAX_MESSAGE)).await.unwrap();
     assert_eq!(lab.gates.notes(SystemTime::now()), [], "what is served is no longer old");
+    assert!(!lab.registry.text().contains("xds_last_good_age_seconds"));
 }

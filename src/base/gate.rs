@@ -69,6 +69,11 @@ impl Gate {
         self.set_note(Some((text.to_owned(), since)));
     }
 
+    /// Since when there is a note.
+    pub fn noted_since(&self) -> Option<SystemTime> {
+        self.gates.entries().get(self.index)?.note.as_ref().map(|(_, since)| *since)
+    }
+
     /// The note no longer holds.
     pub fn clear_note(&self) {
         self.set_note(None);
@@ -113,6 +118,7 @@ mod tests {
         let now = SystemTime::now();
         xds.note("accepted", now - Duration::from_secs(7));
         assert_eq!(gates.notes(now), [("xds", "accepted 7 s ago".to_owned())]);
+        assert_eq!(xds.noted_since(), Some(now - Duration::from_secs(7)));
         xds.open();
         assert_eq!(gates.notes(now + Duration::from_secs(5)), [("xds", "accepted 12 s ago".to_owned())]);
         assert_eq!(

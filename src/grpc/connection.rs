@@ -113,7 +113,11 @@ impl Watch {
             let heard = heard.unwrap_or(self.begun);
             match self.asked.take() {
                 Some(asked) if heard <= asked => {
-                    return Poll::Ready(Status::transport("keepalive ping failed to receive ACK within timeout"));
+                    let silence = heard.elapsed().as_secs();
+                    let message = format!(
+                        "keepalive ping failed to receive ACK within timeout: nothing heard for {silence} s"
+                    );
+                    return Poll::Ready(Status::transport(message));
                 }
                 _ => {}
             }

@@ -171,7 +171,7 @@ async fn silent_peer_is_given_up() {
     let begun = tokio::time::Instant::now();
     let (_sender, mut receiver) = client.stream(&call("/t/Hang")).await.unwrap();
     let status = receiver.piece().await.unwrap_err();
-    assert_eq!(status.message, "keepalive ping failed to receive ACK within timeout");
+    assert_eq!(status.message, "keepalive ping failed to receive ACK within timeout: nothing heard for 40 s");
     assert_eq!((status.code, begun.elapsed().as_secs()), (Code::Unavailable, 40));
     assert!(driver.await.unwrap().is_err());
     drop(far);

@@ -7,7 +7,7 @@ use std::{
     future::{Future, pending},
     net::IpAddr,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, SystemTime},
@@ -331,16 +331,19 @@ impl Shared {
 
     /// Logs the beginning of an outage, a change of its reason, and its end; nothing else.
     fn report(&self, failure: Option<&Status>) {
-        let had = self.outage.said();
+        let had = self.outage.since();
         if !self.outage.is_news(failure.map(|failure| failure.message.as_str())) {
             return;
         }
-        match failure {
-            Some(failure) => {
+        match (failure, had) {
+            (Some(failure), _) => {
                 log::warn!(target: "xdsproxy", "cannot connect: {}; trying again when asked", failure.message)
             }
-            None if had => log::info!(target: "xdsproxy", "istiod {}: connected again", self.endpoint.address),
-            None => {}
+            (None, Some(since)) => {
+                let away = since.elapsed().as_secs();
+                log::info!(target: "xdsproxy", "istiod {}: connected again after {away} s", self.endpoint.address)
+            }
+            (None, None) => {}
         }
     }
 }
@@ -364,22 +367,27 @@ async fn carry(
     }
 }
 
-/// What was said last, so that it is not said again.
+/// What was said last, so that it is not said again, and since when there is something to say.
 #[derive(Default)]
-struct Said(Mutex<Option<String>>);
+struct Said(Mutex<Option<(String, Instant)>>);
 
 impl Said {
     fn is_news(&self, text: Option<&str>) -> bool {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let news = last.as_deref() != text;
+        let mut last = self.last();
+        let news = last.as_ref().map(|(said, _)| &**said) != text;
         if news {
-            *last = text.map(str::to_owned);
+            let since = last.as_ref().map_or_else(Instant::now, |(_, since)| *since);
+            *last = text.map(|text| (text.to_owned(), since));
         }
         news
     }
 
-    fn said(&self) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    fn since(&self) -> Option<Instant> {
+        self.last().as_ref().map(|(_, since)| *since)
+    }
+
+    fn last(&self) -> MutexGuard<'_, Option<(String, Instant)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -389,5 +397,23 @@ impl std::fmt::Display for RootSource {
             RootSource::System(_) => f.write_str("roots of the system"),
             RootSource::File(file) => write!(f, "roots {}", file.display()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn says_each_thing_once_and_knows_since_when() {
+        let (said, begun) = (Said::default(), Instant::now());
+        assert!(!said.is_news(None) && said.is_news(Some("refused")) && !said.is_news(Some("refused")));
+        tokio::time::advance(Duration::from_secs(7)).await;
+        assert!(said.is_news(Some("no route")));
+        assert_eq!(said.since(), Some(begun));
+        assert!(said.is_news(None));
+        assert_eq!(said.since(), None);
     }
 }

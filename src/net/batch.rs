@@ -1,14 +1,14 @@
-//! Fewer system calls: many small reads from one large one, many small writes in one large one.
+//! A connection in turns: many small writes in one large one, and no more read than is passed on meanwhile.
 //!
-//! `h2` writes a frame at a time and flushes after each, rustls reads a record at a time. [`Batched`] keeps what was written until
-//! its [`Flusher`] is asked at the end of a turn or [`CAPACITY`] is reached; [`ReadAhead`] reads the socket in large pieces. Both
-//! hold a bounded buffer and hand on back-pressure: a full buffer on a blocked socket is `Pending`.
+//! `h2` writes a frame at a time and flushes after each. [`Batched`] keeps what was written until its [`Flusher`] is asked at the
+//! end of a turn or [`CAPACITY`] is reached. Its buffer is bounded and hands on back-pressure: full on a blocked socket is `Pending`.
 
 use std::{
     io::{self, IoSlice},
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use tokio::{
@@ -18,11 +18,19 @@ use tokio::{
 
 use super::BoxIo;
 
-/// Size of a full buffer: four HTTP/2 frames or TLS records, and half of what musl's allocator would map anew each time.
-const CAPACITY: usize = 64 * 1024;
+/// Size of a full buffer: four of the largest HTTP/2 frames or TLS records that are usual, with what comes between them. Half of
+/// what musl's allocator would map anew each time.
+const CAPACITY: usize = 66 * 1024;
+
+/// What one turn reads: three such frames. Whoever they are for has them before more come in, so that a burst is not held in memory,
+/// and their buffers are used again while the processor still has them in its cache.
+const TURN: usize = 48 * 1024;
 
 /// Size of a buffer that sees little traffic.
 const QUIET: usize = 4 * 1024;
+
+/// So long a large buffer is kept without need: making it anew costs more than all that goes through it in a burst of small messages.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// A connection that gathers writes until its [`Flusher`] sends them.
 pub struct Batched(Arc<Mutex<Gathered>>);
@@ -35,6 +43,10 @@ struct Gathered {
     /// Written by the layer above, not yet by the socket, from `sent` on.
     out: Vec<u8>,
     sent: usize,
+    /// When `out` was last more than a quiet one holds.
+    large: Option<Instant>,
+    /// What may still be read in this turn.
+    readable: usize,
     /// When bytes last came in, for keepalive.
     heard: Option<Instant>,
 }
@@ -42,15 +54,24 @@ struct Gathered {
 impl Batched {
     /// Wraps `io`.
     pub fn new(io: BoxIo) -> (Batched, Flusher) {
-        let gathered = Arc::new(Mutex::new(Gathered { io, out: Vec::new(), sent: 0, heard: None }));
+        let gathered = Arc::new(Mutex::new(Gathered {
+            io,
+            out: Vec::new(),
+            sent: 0,
+            large: None,
+            readable: TURN,
+            heard: None,
+        }));
         (Batched(Arc::clone(&gathered)), Flusher(gathered))
     }
 }
 
 impl Flusher {
-    /// Sends what was gathered; `Pending` while the socket takes no more.
+    /// Ends the turn: sends what was gathered; `Pending` while the socket takes no more.
     pub fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        lock(&self.0).poll_send(cx)
+        let mut gathered = lock(&self.0);
+        gathered.readable = TURN;
+        gathered.poll_send(cx)
     }
 
     /// When bytes last came in; `None` before the first.
@@ -68,9 +89,10 @@ impl Gathered {
             }
             self.sent += written;
         }
-        // The buffer of a burst is kept until so little is written that the burst must be over: making it anew each time costs
-        // more than the copy into it.
-        if self.out.len() <= QUIET && self.out.capacity() > QUIET {
+        if self.out.len() > QUIET {
+            self.large = Some(Instant::now());
+        } else if self.large.is_some_and(|large| large.elapsed() > LINGER) {
+            self.large = None;
             self.out = Vec::new();
         }
         self.sent = 0;
@@ -95,9 +117,15 @@ impl Gathered {
 impl AsyncRead for Batched {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let mut gathered = lock(&self.0);
+        if gathered.readable == 0 {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         let before = buf.filled().len();
         ready!(Pin::new(&mut gathered.io).poll_read(cx, buf))?;
-        if buf.filled().len() > before {
+        let read = buf.filled().len() - before;
+        gathered.readable = gathered.readable.saturating_sub(read);
+        if read > 0 {
             gathered.heard = Some(Instant::now());
         }
         Poll::Ready(Ok(()))
@@ -141,80 +169,6 @@ fn lock(gathered: &Mutex<Gathered>) -> MutexGuard<'_, Gathered> {
     gathered.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A connection that is read in large pieces. The buffer grows while reads fill it and shrinks when they do not.
-pub struct ReadAhead<T> {
-    io: T,
-    buffer: Box<[u8]>,
-    start: usize,
-    end: usize,
-}
-
-impl<T> ReadAhead<T> {
-    /// Wraps `io`.
-    pub fn new(io: T) -> ReadAhead<T> {
-        ReadAhead { io, buffer: vec![0; QUIET].into_boxed_slice(), start: 0, end: 0 }
-    }
-
-    /// Fits the empty buffer to what the last read brought.
-    fn fit(&mut self) {
-        let length = self.buffer.len();
-        let wanted = if self.end == length {
-            CAPACITY
-        } else if self.end <= QUIET / 2 {
-            QUIET
-        } else {
-            length
-        };
-        if wanted != length {
-            self.buffer = vec![0; wanted].into_boxed_slice();
-        }
-    }
-}
-
-impl<T: AsyncRead + Unpin> AsyncRead for ReadAhead<T> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let this = &mut *self;
-        if this.start == this.end {
-            this.fit();
-            let mut read = ReadBuf::new(&mut this.buffer);
-            ready!(Pin::new(&mut this.io).poll_read(cx, &mut read))?;
-            this.end = read.filled().len();
-            this.start = 0;
-        }
-        let piece = &this.buffer[this.start..this.end];
-        let taken = piece.len().min(buf.remaining());
-        buf.put_slice(&piece[..taken]);
-        this.start += taken;
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl<T: AsyncWrite + Unpin> AsyncWrite for ReadAhead<T> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(cx, buf)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -253,22 +207,5 @@ mod tests {
         let (_, got) = tokio::join!(writer, far.read_to_end(&mut read));
         assert_eq!(got.unwrap(), all.len());
         assert_eq!(read, all);
-    }
-
-    #[tokio::test]
-    async fn reads_ahead_and_fits_its_buffer() {
-        let (mut near, far) = tokio::io::duplex(CAPACITY * 2);
-        let mut ahead = ReadAhead::new(far);
-        near.write_all(&vec![1; CAPACITY]).await.unwrap();
-        let mut first = vec![0; QUIET + 1];
-        ahead.read_exact(&mut first).await.unwrap();
-        assert_eq!(ahead.buffer.len(), CAPACITY);
-        let mut rest = vec![0; CAPACITY - first.len()];
-        ahead.read_exact(&mut rest).await.unwrap();
-        near.write_all(b"x").await.unwrap();
-        assert_eq!(ahead.read_u8().await.unwrap(), b'x');
-        near.write_all(b"y").await.unwrap();
-        assert_eq!(ahead.read_u8().await.unwrap(), b'y');
-        assert_eq!(ahead.buffer.len(), QUIET);
     }
 }

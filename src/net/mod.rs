@@ -9,7 +9,7 @@ pub mod resolve;
 pub mod tls;
 pub mod uds;
 
-pub use batch::{Batched, Flusher, ReadAhead};
+pub use batch::{Batched, Flusher};
 
 use tokio::io::{AsyncRead, AsyncWrite};
 

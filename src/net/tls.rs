@@ -17,10 +17,12 @@ use rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject},
     version::{TLS12, TLS13},
 };
-use tokio_rustls::{TlsConnector, client::TlsStream};
 use zeroize::Zeroizing;
 
-use super::{BoxIo, ReadAhead};
+use super::BoxIo;
+
+mod stream;
+use stream::Stream;
 
 /// Whom to believe.
 #[derive(Debug, Clone)]
@@ -170,7 +172,7 @@ pub async fn connect_to_peer(
 ) -> Result<(BoxIo, Option<Peer>), Error> {
     let provider = Arc::clone(config.crypto_provider());
     let stream = handshake(io, config, server_name).await?;
-    let session = stream.get_ref().1;
+    let session = stream.state();
     if session.alpn_protocol() != Some(b"h2") {
         return Err(Error::NotHttp2);
     }
@@ -185,16 +187,12 @@ pub async fn connect_to_peer(
 /// As [`connect`].
 pub async fn connect_any(io: BoxIo, config: Arc<ClientConfig>, server_name: &str) -> Result<(BoxIo, bool), Error> {
     let stream = handshake(io, config, server_name).await?;
-    let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+    let http2 = stream.state().alpn_protocol() == Some(b"h2");
     Ok((Box::new(stream), http2))
 }
 
-async fn handshake(
-    io: BoxIo,
-    config: Arc<ClientConfig>,
-    server_name: &str,
-) -> Result<TlsStream<ReadAhead<BoxIo>>, Error> {
-    TlsConnector::from(config).connect(name(server_name)?, ReadAhead::new(io)).await.map_err(Error::Handshake)
+async fn handshake(io: BoxIo, config: Arc<ClientConfig>, server_name: &str) -> Result<Stream, Error> {
+    Stream::connect(io, config, name(server_name)?).await.map_err(Error::Handshake)
 }
 
 fn name(server_name: &str) -> Result<ServerName<'static>, Error> {

@@ -3,7 +3,10 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::ends::Class;
-use crate::telemetry::metrics::{Counter, Gauge, Registry};
+use crate::{
+    base::Gate,
+    telemetry::metrics::{Counter, Gauge, Registry},
+};
 
 /// The counters of the relay; made once.
 pub struct Metrics {
@@ -15,8 +18,6 @@ pub struct Metrics {
     pub failures: Counter,
     /// 1 while istiod refuses this proxy for good.
     pub refused: Gauge,
-    /// How old the configuration is that was served without istiod.
-    pub last_good_age: Gauge,
     istiod_ended: [Counter; 2],
     envoy_ended: [Counter; 2],
     largest: Gauge,
@@ -24,9 +25,18 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Registers all of them.
-    pub fn new(registry: &Registry) -> Metrics {
+    /// Registers all of them; `gate` has a note while the last good configuration is served, since when that was accepted.
+    pub fn new(registry: &Registry, gate: Gate) -> Metrics {
         let ended = |name, help| ["cancelled", "error"].map(|kind| registry.counter(name, help, &[("type", kind)]));
+        let age = registry.gauge(
+            "xds_last_good_age_seconds",
+            "Age of the last good configuration that is served while Istiod is away",
+            &[],
+        );
+        registry.on_scrape(move || match gate.noted_since() {
+            Some(accepted) => age.set(accepted.elapsed().unwrap_or_default().as_secs_f64()),
+            None => age.clear(),
+        });
         Metrics {
             requests: registry.counter("xds_proxy_requests", "The total number of Xds Proxy Requests", &[]),
             responses: registry.counter("xds_proxy_responses", "The total number of Xds Proxy Responses", &[]),
@@ -36,11 +46,6 @@ impl Metrics {
                 &[],
             ),
             refused: registry.gauge("istiod_refused", "1 while Istiod permanently refuses this proxy", &[]),
-            last_good_age: registry.gauge(
-                "xds_last_good_age_seconds",
-                "Age of the last good configuration that is served while Istiod is away",
-                &[],
-            ),
             istiod_ended: ended("istiod_connection_terminations", "The total number of connection errors to Istiod"),
             envoy_ended: ended("envoy_connection_terminations", "The total number of connection errors from envoy"),
             largest: registry.gauge("pilot_xds_recv_max", "The largest config size agent receives", &[]),

@@ -164,7 +164,7 @@ impl Xds {
             },
             max_request: config.max_request,
             last_good: config.last_good.clone(),
-            metrics: Metrics::new(&links.registry),
+            metrics: Metrics::new(&links.registry, links.gate.clone()),
             streams: Arc::default(),
             refusals: Mutex::default(),
             configured: AtomicBool::new(false),
@@ -231,7 +231,6 @@ impl Proxy {
     /// istiod has sent something on a stream.
     fn served(&self) {
         self.configured.store(true, Ordering::Relaxed);
-        self.metrics.last_good_age.clear();
         self.links.gate.clear_note();
         self.refusals().served();
         self.show_refusal();

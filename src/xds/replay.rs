@@ -29,7 +29,6 @@ pub(super) async fn run(
 ) -> End {
     let age = store.age(kind).unwrap_or_default();
     log::warn!(target: "xdsproxy", "istiod {} is away: serving the configuration that Envoy accepted {} s ago", proxy.links.istiod.address(), age.as_secs());
-    proxy.metrics.last_good_age.set(age.as_secs_f64());
     proxy.links.gate.note("istiod is away: serving the configuration that Envoy accepted", SystemTime::now() - age);
     tokio::select! {
         end = serve((kind, store), envoy, answers) => end,
