@@ -361,8 +361,7 @@ async fn a_stalled_direction_leaves_the_other_one_running() {
     let long = DiscoveryRequest { resource_names: vec!["x".repeat(8 << 20)], ..request(LDS) };
     let bytes = Bytes::from(long.encode_to_vec());
     let pushed = response(CDS, "n", 3 << 20);
-    let sending = requests.send_raw(bytes.clone());
-    tokio::pin!(sending);
+    let mut sending = Box::pin(requests.send_raw(bytes.clone()));
     let pushing = async {
         for _ in 0..3 {
             let (sent, got) = tokio::join!(istiod.send_raw(pushed.clone()), responses.raw(MAX_MESSAGE));
@@ -384,8 +383,7 @@ async fn a_stalled_direction_leaves_the_other_one_running() {
 
     // Envoy reads nothing.
     let long = response(CDS, "n", 8 << 20);
-    let pushing = istiod.send_raw(long.clone());
-    tokio::pin!(pushing);
+    let mut pushing = Box::pin(istiod.send_raw(long.clone()));
     let asking = async {
         for _ in 0..100 {
             requests.send(&request(CDS)).await.unwrap();

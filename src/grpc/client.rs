@@ -4,7 +4,7 @@ use std::{
     future::{Future, poll_fn},
     pin::Pin,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll, Waker},
@@ -43,7 +43,12 @@ pub(super) struct Connection {
     greeted: watch::Sender<bool>,
     /// Held by the halves of every call: a peer without calls owes no signs of life.
     pub(super) calls: Arc<()>,
+    /// How many messages are held up, and whom to wake when one no longer is.
+    held: Mutex<(usize, Option<Waker>)>,
 }
+
+/// While it lives, little more is read of what the server sends: what has come in of a message cannot be passed on yet.
+pub struct Hold(Arc<Connection>);
 
 /// What to call, and how.
 #[derive(Debug, Clone, Default)]
@@ -85,6 +90,7 @@ impl Client {
         let mut turn = Turn::new(flusher, settings.keepalive, h2.ping_pong());
         let drive = async move {
             let end = poll_fn(|cx| {
+                turn.begin(cx, connection.is_held(cx));
                 let ended = Pin::new(&mut h2).poll(cx);
                 connection.greeted.send_if_modified(|greeted| {
                     !*greeted && {
@@ -189,10 +195,36 @@ impl Connection {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    pub(super) fn hold(self: &Arc<Self>) -> Hold {
+        self.held().0 += 1;
+        Hold(Arc::clone(self))
+    }
+
+    fn is_held(&self, cx: &Context<'_>) -> bool {
+        let mut held = self.held();
+        let is_held = held.0 > 0;
+        held.1 = is_held.then(|| cx.waker().clone());
+        is_held
+    }
+
+    fn held(&self) -> MutexGuard<'_, (usize, Option<Waker>)> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn end(&self, failure: Option<&Status>) {
         *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = failure.cloned();
         self.ended.store(true, Ordering::Relaxed);
         self.greeted.send_replace(true);
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let mut held = self.0.held();
+        held.0 -= 1;
+        if let Some(waker) = held.1.take() {
+            waker.wake();
+        }
     }
 }
 

@@ -21,6 +21,13 @@ pub(super) const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 /// room for some 60,000 one-byte frames, which is more than any peer of ours leaves unread.
 pub(super) const SMALL_FRAMES: usize = 16 << 20;
 
+/// So long no more than a turn's share is read while a message cannot be passed on: a receiver that is only slow goes on before, one
+/// that has stopped holds up nobody else for longer.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// After so many pauses in a row the message's window is used up, and pausing is of no use any more.
+const PAUSES: u32 = 64;
+
 /// The largest header block that is accepted; tokens of several KiB occur.
 pub(super) const HEADER_LIST: u32 = 64 * 1024;
 
@@ -58,10 +65,14 @@ impl Default for Settings {
     }
 }
 
-/// The end of each turn of a connection: sends what was gathered, watches over the peer's signs of life.
+/// Beginning and end of each turn of a connection: decides if anything is read, sends what was gathered, watches over the peer's
+/// signs of life.
 pub(super) struct Turn {
     flusher: Flusher,
     keepalive: Option<Watch>,
+    /// The pause at hand, and how many there were in a row.
+    pause: Option<Pin<Box<Sleep>>>,
+    pauses: u32,
 }
 
 struct Watch {
@@ -82,12 +93,31 @@ impl Turn {
             begun: Instant::now(),
             asked: None,
         });
-        Turn { flusher, keepalive }
+        Turn { flusher, keepalive, pause: None, pauses: 0 }
     }
 
     /// Whether the peer has said anything yet.
     pub(super) fn has_heard(&self) -> bool {
         self.flusher.heard().is_some()
+    }
+
+    /// Call before the connection is polled. `held`: whether somebody waits with a message that came in and cannot be passed on. Then
+    /// the rest of it waits in the kernel's memory rather than in ours.
+    pub(super) fn begin(&mut self, cx: &mut Context<'_>, held: bool) {
+        if !held {
+            self.pauses = 0;
+        }
+        let mut paused = held && self.pauses < PAUSES;
+        if paused {
+            let pause = self.pause.get_or_insert_with(|| Box::pin(tokio::time::sleep(Duration::ZERO)));
+            while pause.as_mut().poll(cx).is_ready() {
+                // The last one is over: a turn of reading, then the next one.
+                pause.as_mut().reset(Instant::now() + PAUSE);
+                self.pauses += 1;
+                paused = false;
+            }
+        }
+        self.flusher.begin(paused);
     }
 
     /// Call after the connection was polled. Ready only when it has failed. `active`: whether the peer owes signs of life.
@@ -97,13 +127,25 @@ impl Turn {
         }
         match &mut self.keepalive {
             // A ping that was just queued leaves with the next turn, which h2 asks for by waking this task.
-            Some(watch) => watch.poll(cx, self.flusher.heard(), active),
+            Some(watch) => {
+                if let Some(until) = self.flusher.lingers() {
+                    watch.look_by(until);
+                }
+                watch.poll(cx, self.flusher.heard(), active)
+            }
             None => Poll::Pending,
         }
     }
 }
 
 impl Watch {
+    /// Has a turn at that time at the latest, unless a ping is under way.
+    fn look_by(&mut self, time: Instant) {
+        if self.asked.is_none() && self.timer.deadline() > time {
+            self.timer.as_mut().reset(time);
+        }
+    }
+
     fn poll(&mut self, cx: &mut Context<'_>, heard: Option<Instant>, active: bool) -> Poll<Status> {
         while self.pings.poll_pong(cx).is_ready() {
             self.asked = None;
@@ -114,9 +156,8 @@ impl Watch {
             match self.asked.take() {
                 Some(asked) if heard <= asked => {
                     let silence = heard.elapsed().as_secs();
-                    let message = format!(
-                        "keepalive ping failed to receive ACK within timeout: nothing heard for {silence} s"
-                    );
+                    let message =
+                        format!("keepalive ping failed to receive ACK within timeout: nothing heard for {silence} s");
                     return Poll::Ready(Status::transport(message));
                 }
                 _ => {}

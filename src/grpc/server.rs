@@ -112,6 +112,7 @@ pub async fn serve(io: BoxIo, service: Arc<dyn Service>, settings: Settings, mut
                 draining = true;
                 h2.graceful_shutdown();
             }
+            turn.begin(cx, false);
             let accepted = h2.poll_accept(cx);
             match turn.poll(cx, true) {
                 Poll::Ready(_) => Poll::Ready(None),

@@ -12,7 +12,12 @@ use h2::{RecvStream, SendStream, client::ResponseFuture, server::SendResponse};
 use http::{HeaderMap, HeaderValue, Response};
 use prost::Message;
 
-use super::{Code, MAX_MESSAGE, Metadata, Piece, Status, client::Connection, frame::Decoder, prefix};
+use super::{
+    Code, MAX_MESSAGE, Metadata, Piece, Status,
+    client::{Connection, Hold},
+    frame::Decoder,
+    prefix,
+};
 
 /// Pieces up to this size are copied behind the prefix of their message, so that a small message is one frame.
 const JOINED: usize = 4 * 1024;
@@ -271,6 +276,11 @@ impl Receiver {
     /// The status of the call, or why the stream broke.
     pub async fn piece(&mut self) -> Result<Option<Piece>, Status> {
         poll_fn(|cx| self.poll_piece(cx)).await
+    }
+
+    /// Client: says that what came last cannot be passed on at once, until the value is dropped.
+    pub fn hold(&self) -> Option<Hold> {
+        self.connection.as_ref().map(Connection::hold)
     }
 
     /// The next message, held whole, of at most `max` bytes; `None` as for [`piece`](Receiver::piece). Not cancel-safe.

@@ -185,6 +185,43 @@ async fn answering_peer_is_kept() {
     assert!(waited.is_err(), "{waited:?}");
 }
 
+/// Sends a message of 1 MiB, and says when it has gone.
+struct Push(Arc<tokio::sync::Notify>);
+
+impl Service for Push {
+    fn call(&self, _: Request, receiver: Receiver, mut sender: Sender) -> BoxFuture {
+        let gone = Arc::clone(&self.0);
+        Box::pin(async move {
+            sender.send_raw(vec![7; 1 << 20].into()).await.unwrap();
+            gone.notify_one();
+            sender.close(&Status::ok());
+            drop(receiver);
+        })
+    }
+}
+
+/// The rest of a message that cannot be passed on comes in piece by piece: who is only slow is waited for, nobody else for long.
+#[tokio::test(start_paused = true)]
+async fn rest_of_a_held_message_comes_slowly() {
+    let settings = Settings { stream_window: 2 << 20, ..Settings::default() };
+    for (held, least, most) in [(false, 0, 0), (true, 30, 50)] {
+        let (near, far) = tokio::io::duplex(4096);
+        let gone = Arc::new(tokio::sync::Notify::new());
+        tokio::spawn(serve(Box::new(far), Arc::new(Push(Arc::clone(&gone))), settings, Drain::never()));
+        let (client, drive) = Client::handshake(Box::new(near), settings).await.unwrap();
+        tokio::spawn(drive);
+        let (_sender, mut receiver) = client.stream(&call("/t/Push")).await.unwrap();
+        assert_eq!(receiver.piece().await.unwrap(), Some(Piece::Begin(1 << 20)));
+        let begun = tokio::time::Instant::now();
+        let hold = receiver.hold().filter(|_| held);
+        gone.notified().await;
+        let took = begun.elapsed().as_millis();
+        assert!(took >= least && took <= most, "held: {held}, {took} ms");
+        drop(hold);
+        assert_eq!(receiver.rest(1 << 20, MAX_MESSAGE).await.unwrap().len(), 1 << 20);
+    }
+}
+
 /// A server on bare h2, for answers that ours does not give.
 async fn bare(answer: impl FnOnce(h2::server::SendResponse<Bytes>) + Send + 'static) -> Status {
     let (near, far) = tokio::io::duplex(4096);

@@ -8,7 +8,6 @@ use std::{
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, ready},
-    time::Duration,
 };
 
 use tokio::{
@@ -16,7 +15,7 @@ use tokio::{
     time::Instant,
 };
 
-use super::BoxIo;
+use super::{BoxIo, LINGER};
 
 /// Size of a full buffer: four of the largest HTTP/2 frames or TLS records that are usual, with what comes between them. Half of
 /// what musl's allocator would map anew each time.
@@ -29,9 +28,6 @@ const TURN: usize = 48 * 1024;
 /// Size of a buffer that sees little traffic.
 const QUIET: usize = 4 * 1024;
 
-/// So long a large buffer is kept without need: making it anew costs more than all that goes through it in a burst of small messages.
-const LINGER: Duration = Duration::from_secs(1);
-
 /// A connection that gathers writes until its [`Flusher`] sends them.
 pub struct Batched(Arc<Mutex<Gathered>>);
 
@@ -43,10 +39,12 @@ struct Gathered {
     /// Written by the layer above, not yet by the socket, from `sent` on.
     out: Vec<u8>,
     sent: usize,
-    /// When `out` was last more than a quiet one holds.
+    /// When a piece last passed that is more than a quiet buffer holds; `None` once all large buffers are gone.
     large: Option<Instant>,
     /// What may still be read in this turn.
     readable: usize,
+    /// Whoever began this turn will begin another one when more is to be read.
+    paused: bool,
     /// When bytes last came in, for keepalive.
     heard: Option<Instant>,
 }
@@ -60,6 +58,7 @@ impl Batched {
             sent: 0,
             large: None,
             readable: TURN,
+            paused: false,
             heard: None,
         }));
         (Batched(Arc::clone(&gathered)), Flusher(gathered))
@@ -67,11 +66,23 @@ impl Batched {
 }
 
 impl Flusher {
+    /// Begins a turn. In a pause no more is read than was left over by the turn before.
+    pub fn begin(&self, paused: bool) {
+        let mut gathered = lock(&self.0);
+        gathered.paused = paused;
+        if !paused {
+            gathered.readable = TURN;
+        }
+    }
+
     /// Ends the turn: sends what was gathered; `Pending` while the socket takes no more.
     pub fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut gathered = lock(&self.0);
-        gathered.readable = TURN;
-        gathered.poll_send(cx)
+        lock(&self.0).poll_send(cx)
+    }
+
+    /// When large buffers will have been kept long enough: a turn then gives them back.
+    pub fn lingers(&self) -> Option<Instant> {
+        lock(&self.0).large.map(|large| large + LINGER)
     }
 
     /// When bytes last came in; `None` before the first.
@@ -91,7 +102,7 @@ impl Gathered {
         }
         if self.out.len() > QUIET {
             self.large = Some(Instant::now());
-        } else if self.large.is_some_and(|large| large.elapsed() > LINGER) {
+        } else if self.large.is_some_and(|large| large.elapsed() >= LINGER) {
             self.large = None;
             self.out = Vec::new();
         }
@@ -118,7 +129,9 @@ impl AsyncRead for Batched {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let mut gathered = lock(&self.0);
         if gathered.readable == 0 {
-            cx.waker().wake_by_ref();
+            if !gathered.paused {
+                cx.waker().wake_by_ref();
+            }
             return Poll::Pending;
         }
         let before = buf.filled().len();
@@ -127,6 +140,9 @@ impl AsyncRead for Batched {
         gathered.readable = gathered.readable.saturating_sub(read);
         if read > 0 {
             gathered.heard = Some(Instant::now());
+        }
+        if read >= QUIET {
+            gathered.large = gathered.heard;
         }
         Poll::Ready(Ok(()))
     }
@@ -171,6 +187,11 @@ fn lock(gathered: &Mutex<Gathered>) -> MutexGuard<'_, Gathered> {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        sync::atomic::{AtomicUsize, Ordering},
+        task::{Wake, Waker},
+    };
+
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
@@ -207,5 +228,60 @@ mod tests {
         let (_, got) = tokio::join!(writer, far.read_to_end(&mut read));
         assert_eq!(got.unwrap(), all.len());
         assert_eq!(read, all);
+    }
+
+    /// Counts how often it was woken.
+    #[derive(Default)]
+    struct Wakes(AtomicUsize);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_turn_reads_so_much_and_a_pause_nothing() {
+        let (near, mut far) = tokio::io::duplex(TURN * 3);
+        let (mut batched, flusher) = Batched::new(Box::new(near));
+        far.write_all(&vec![7; TURN * 2]).await.unwrap();
+        let wakes = Arc::new(Wakes::default());
+        let waker = Waker::from(Arc::clone(&wakes));
+        let mut turn = |paused| {
+            flusher.begin(paused);
+            let mut total = 0;
+            loop {
+                let mut bytes = vec![0; TURN / 3];
+                let mut buf = ReadBuf::new(&mut bytes);
+                match Pin::new(&mut batched).poll_read(&mut Context::from_waker(&waker), &mut buf) {
+                    Poll::Ready(read) => read.unwrap(),
+                    Poll::Pending => return (total, wakes.0.swap(0, Ordering::Relaxed)),
+                }
+                total += buf.filled().len();
+            }
+        };
+        assert_eq!(turn(false), (TURN, 1), "it goes on in the next turn");
+        assert_eq!(turn(true), (0, 0));
+        assert_eq!(turn(false), (TURN, 1));
+        assert_eq!(turn(false), (0, 0), "nothing more has come");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn large_buffer_lingers() {
+        let (near, far) = tokio::io::duplex(CAPACITY * 2);
+        let (mut batched, flusher) = Batched::new(Box::new(near));
+        let mut write = async |bytes: &[u8]| {
+            batched.write_all(bytes).await.unwrap();
+            std::future::poll_fn(|cx| flusher.poll_flush(cx)).await.unwrap();
+            lock(&flusher.0).out.capacity()
+        };
+        assert!(write(&[7; 10]).await < QUIET);
+        assert!(flusher.lingers().is_none());
+        assert_eq!(write(&[7; QUIET + 1]).await, CAPACITY);
+        assert_eq!(write(&[7; 10]).await, CAPACITY);
+        tokio::time::sleep_until(flusher.lingers().unwrap()).await;
+        assert_eq!(write(&[7; 10]).await, 0);
+        assert!(flusher.lingers().is_none());
+        drop(far);
     }
 }

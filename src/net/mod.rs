@@ -11,7 +11,12 @@ pub mod uds;
 
 pub use batch::{Batched, Flusher};
 
+use std::time::Duration;
+
 use tokio::io::{AsyncRead, AsyncWrite};
+
+/// So long a large buffer is kept without need: making it anew costs more than all that goes through it in a burst of small messages.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// A connection of any kind, in both directions.
 pub trait Io: AsyncRead + AsyncWrite + Send + Unpin {}

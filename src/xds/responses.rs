@@ -9,6 +9,7 @@ use bytes::{Bytes, BytesMut};
 use tokio::time::Instant;
 
 use super::{
+    Kind,
     ecds::Step,
     ends::End,
     intercept,
@@ -143,13 +144,15 @@ impl<'a> Responses<'a> {
             left -= data.len();
             incoming.peek.feed(&data);
             self.record(&type_url, |recorder| recorder.piece(&type_url, &data));
+            let _held = self.istiod.hold();
             self.envoy.piece(data).await.map_err(envoy_gone)?;
         }
         let nonce = incoming.peek.text(Text::Nonce).unwrap_or_default();
         self.record(&type_url, |recorder| recorder.end(&type_url, nonce));
         let took = begun.elapsed();
         if took > SLOW {
-            log::warn!(target: "xdsproxy", "sendDownstream took {took:?} (id {})", self.stream.entry.id);
+            let delta = if self.stream.kind == Kind::Delta { "Delta" } else { "" };
+            log::warn!(target: "xdsproxy", "sendDownstream{delta} took {took:?} (id {})", self.stream.entry.id);
         }
         Ok(())
     }

@@ -7,7 +7,6 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
-    time::Duration,
 };
 
 use rustls::{
@@ -21,16 +20,13 @@ use tokio::{
     time::Instant,
 };
 
-use crate::net::BoxIo;
+use crate::net::{BoxIo, LINGER};
 
 /// Size of the read buffer while much comes in: four records. A handshake message that does not fit is refused by rustls before.
 const LARGE: usize = 66 * 1024;
 
 /// Its size while little comes in.
 const SMALL: usize = 4 * 1024;
-
-/// So long the large one is kept without need: making it anew costs more than all that a burst of small messages brings.
-const LINGER: Duration = Duration::from_secs(1);
 
 /// What is enciphered at a time: one record.
 const RECORD: usize = 16 * 1024;
@@ -55,6 +51,8 @@ pub(super) struct Stream {
     ended: bool,
     /// We have said so.
     closing: bool,
+    /// What has gone wrong; rustls is not asked again then.
+    failed: Option<rustls::Error>,
 }
 
 /// Where rustls stands.
@@ -86,6 +84,7 @@ impl Stream {
             sent: 0,
             ended: false,
             closing: false,
+            failed: None,
         };
         poll_fn(|cx| stream.poll_handshake(cx)).await?;
         Ok(stream)
@@ -111,6 +110,9 @@ impl Stream {
 
     /// Lets rustls go on. What it deciphers goes into `to` as far as there is room, the rest into `plain`.
     fn step(&mut self, cx: &mut Context<'_>, to: Option<&mut ReadBuf<'_>>) -> io::Result<Step> {
+        if let Some(error) = &self.failed {
+            return Err(invalid(error.clone()));
+        }
         let UnbufferedStatus { mut discard, state } =
             self.session.process_tls_records(&mut self.input[self.start..self.end]);
         let step = match state {
@@ -148,6 +150,7 @@ impl Stream {
             Ok(_) => Step::Blocked,
             Err(error) => {
                 self.start += discard;
+                self.failed = Some(error.clone());
                 self.last_words(cx);
                 return Err(invalid(error));
             }
@@ -216,7 +219,7 @@ impl Stream {
         let (length, left) = (self.input.len(), self.end - self.start);
         let wanted = if length == SMALL && self.end == SMALL {
             LARGE
-        } else if length == LARGE && left <= SMALL / 2 && self.busy.elapsed() > LINGER {
+        } else if length == LARGE && left <= SMALL / 2 && self.busy.elapsed() >= LINGER {
             SMALL
         } else {
             length

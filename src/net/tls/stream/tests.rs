@@ -46,7 +46,8 @@ async fn carries_both_ways_and_says_goodbye() {
             to_client.shutdown().await.unwrap();
         };
         let (mut at_server, mut at_client) = (Vec::new(), Vec::new());
-        let receive = async { tokio::join!(from_client.read_to_end(&mut at_server), from_server.read_to_end(&mut at_client)) };
+        let receive =
+            async { tokio::join!(from_client.read_to_end(&mut at_server), from_server.read_to_end(&mut at_client)) };
         let ((), (), (got_up, got_down)) = tokio::join!(send, answer, receive);
         assert_eq!((got_up.unwrap(), got_down.unwrap()), (up.len(), down.len()), "{policy:?}");
         assert!(at_server == up && at_client == down);
