@@ -29,11 +29,13 @@ pub struct Index {
     addresses: Vec<(IpAddr, u32)>,
 }
 
-/// An index in the making: it is filled some entries at a time, so that queries are answered in between.
+/// An index in the making: names are counted, then added, some entries at a time, so that queries are answered in between.
 #[derive(Debug)]
 pub struct Builder {
     index: Index,
-    next: usize,
+    names: usize,
+    counted: usize,
+    added: usize,
     pointers: bool,
 }
 
@@ -55,26 +57,35 @@ pub struct Hit {
 }
 
 impl Builder {
-    /// Makes room for all names of a table; with `pointers` also for the names of its addresses.
+    /// Of a table; with `pointers` also for the names of its addresses.
     pub fn new(table: Arc<NameTable>, view: View, pointers: bool) -> Builder {
-        let mut names = 0usize;
-        for entry in table.iter() {
-            view.forms(&entry, |_| names += 1);
-        }
-        let slots = vec![Slot { entry: EMPTY, form: Form::FULL, tag: 0 }; (names * 4 / 3 + 1).next_power_of_two()];
-        let index =
-            Index { table, view, slots: slots.into(), seed: random_u64(), has_wildcards: false, addresses: Vec::new() };
-        Builder { index, next: 0, pointers }
+        let (slots, addresses) = Default::default();
+        let index = Index { table, view, slots, seed: random_u64(), has_wildcards: false, addresses };
+        Builder { index, names: 0, counted: 0, added: 0, pointers }
     }
 
-    /// Adds up to `count` entries; whether there are more.
+    /// Goes on over up to `count` entries; whether there is more to do.
     pub fn step(&mut self, count: usize) -> bool {
-        let end = self.index.table.len().min(self.next.saturating_add(count));
-        for entry in self.next..end {
-            self.index.add(entry, self.pointers);
+        let index = &mut self.index;
+        let total = index.table.len();
+        if index.slots.is_empty() {
+            let end = total.min(self.counted.saturating_add(count));
+            for entry in self.counted..end {
+                index.view.forms(&index.table.entry(entry), |_| self.names += 1);
+            }
+            self.counted = end;
+            if end == total {
+                let empty = Slot { entry: EMPTY, form: Form::FULL, tag: 0 };
+                index.slots = vec![empty; (self.names * 4 / 3 + 1).next_power_of_two()].into();
+            }
+            return true;
         }
-        self.next = end;
-        end < self.index.table.len()
+        let end = total.min(self.added.saturating_add(count));
+        for entry in self.added..end {
+            index.add(entry, self.pointers);
+        }
+        self.added = end;
+        end < total
     }
 
     /// The index, with whatever was not added yet.

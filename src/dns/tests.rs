@@ -147,6 +147,16 @@ fn real_names_win_over_expanded_ones_and_kubernetes_over_others() {
 }
 
 #[test]
+fn an_index_is_made_in_slices() {
+    let bytes = Wire { table: istios() }.encode_to_vec();
+    let table = Arc::new(NameTable::decode(&bytes).unwrap());
+    let mut builder = Builder::new(table.clone(), view(), false);
+    let steps = std::iter::from_fn(|| builder.step(5).then_some(())).count();
+    assert_eq!(steps + 1, 2 * table.len().div_ceil(5), "counted, then added");
+    assert_eq!(builder.finish().names(), built(&istios()).names());
+}
+
+#[test]
 fn names_of_addresses() {
     let mut table = istios();
     table.insert("alias.example".into(), external(&["9.9.9.9", "2001:db8::1"]));

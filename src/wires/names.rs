@@ -15,6 +15,13 @@ pub struct NameTable {
     entries: Box<[u32]>,
 }
 
+/// A table that is read some entries at a time, so that others have their turn in between.
+pub struct Reading<'a> {
+    bytes: &'a [u8],
+    rest: &'a [u8],
+    entries: Vec<u32>,
+}
+
 /// One host of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NameEntry<'a> {
@@ -81,21 +88,9 @@ impl NameTable {
     /// # Errors
     /// When the bytes are not that message.
     pub fn decode(bytes: &[u8]) -> Result<NameTable, NameTableError> {
-        let mut entries = Vec::new();
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            let (tag, wire_type) = key(&mut rest)?;
-            let at = u32::try_from(bytes.len() - rest.len()).map_err(|_| NameTableError("longer than 4 GiB"))?;
-            match (tag, wire_type) {
-                (1, WireType::LengthDelimited) => {
-                    NameEntry::read(piece(&mut rest)?)?.check()?;
-                    entries.push(at);
-                }
-                (1, _) => return Err(NameTableError("table is not a message")),
-                _ => skip(wire_type, tag, &mut rest)?,
-            }
-        }
-        Ok(NameTable { bytes: bytes.into(), entries: entries.into() })
+        let mut reading = Reading::new(bytes);
+        while reading.step(usize::MAX)? {}
+        Ok(reading.finish())
     }
 
     /// How many entries it has.
@@ -137,6 +132,40 @@ impl NameTable {
 
     fn halves(&self, index: usize) -> (&[u8], &[u8]) {
         halves(self.bytes_of(index)).unwrap_or_default()
+    }
+}
+
+impl<'a> Reading<'a> {
+    /// Nothing is read yet.
+    pub fn new(bytes: &'a [u8]) -> Reading<'a> {
+        Reading { bytes, rest: bytes, entries: Vec::new() }
+    }
+
+    /// Reads up to `count` entries; whether there are more.
+    ///
+    /// # Errors
+    /// When the bytes are no name table.
+    pub fn step(&mut self, count: usize) -> Result<bool, NameTableError> {
+        let mut read = 0;
+        while read < count && !self.rest.is_empty() {
+            let (tag, wire_type) = key(&mut self.rest)?;
+            let at = u32::try_from(self.bytes.len() - self.rest.len());
+            match (tag, wire_type) {
+                (1, WireType::LengthDelimited) => {
+                    NameEntry::read(piece(&mut self.rest)?)?.check()?;
+                    self.entries.push(at.map_err(|_| NameTableError("longer than 4 GiB"))?);
+                }
+                (1, _) => return Err(NameTableError("table is not a message")),
+                _ => skip(wire_type, tag, &mut self.rest)?,
+            }
+            read += 1;
+        }
+        Ok(!self.rest.is_empty())
+    }
+
+    /// What was read.
+    pub fn finish(self) -> NameTable {
+        NameTable { bytes: self.bytes.into(), entries: self.entries.into() }
     }
 }
 
@@ -306,6 +335,15 @@ mod tests {
             );
         }
         assert_eq!(table.entry(7), NameEntry::default());
+    }
+
+    #[test]
+    fn is_read_in_slices() {
+        let bytes = message().encode_to_vec();
+        let mut reading = Reading::new(&bytes);
+        assert_eq!((reading.step(1), reading.step(1)), (Ok(true), Ok(false)));
+        assert!(reading.finish() == NameTable::decode(&bytes).unwrap());
+        assert!(Reading::new(b"\x0a\x7f").step(1).is_err());
     }
 
     #[test]
