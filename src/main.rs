@@ -4,6 +4,9 @@ use std::{env, ffi::OsString, path::Path, process::ExitCode};
 
 use footman::{cli, envoy::guard};
 
+/// Events taken from the kernel at once: tokio's 1024 are more than ever come, and their list is two pages of memory.
+const EVENTS: usize = 64;
+
 fn main() -> ExitCode {
     let mut args = env::args_os();
     let program = args.next().unwrap_or_default();
@@ -16,7 +19,8 @@ fn main() -> ExitCode {
         log::LevelFilter::Off => eprintln!("Error: a defect of footman, please report it: {panic}"),
         _ => log::error!("a defect of footman, please report it: {panic}"),
     }));
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = match builder.enable_all().max_io_events_per_tick(EVENTS).build() {
         Ok(runtime) => runtime,
         Err(error) => {
             eprintln!("Error: no event loop: {error}");

@@ -6,7 +6,7 @@ use super::{Failure, args::Typed, logging, redact, version};
 use crate::{
     agent::{self, Signals},
     base::apart,
-    config::{Flags, GLOBAL_FLAGS, PROXY_FLAGS, Vars},
+    config::{Flags, GLOBAL_FLAGS, PROXY_FLAGS, Record, Vars},
 };
 
 /// Runs the agent to its end; its exit code.
@@ -36,7 +36,7 @@ async fn start(flags: Flags) -> Result<agent::Bound, Failure> {
 }
 
 async fn configuration(flags: Flags) -> Result<agent::Config, Failure> {
-    let (vars, mut errors) = Vars::of_process(flags).await;
+    let (vars, mut errors) = Vars::of_process(flags, Record::Set).await;
     let config = errors.take(agent::Config::from_vars(&vars));
     info!("Effective config: {}", redact::document(vars.proxy_document().into()));
     for warning in vars.warnings() {

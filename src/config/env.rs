@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Origin, Setting, Vars, flags::parse_bool, parse_go_duration};
+use super::{Origin, Record, Setting, Vars, flags::parse_bool, parse_go_duration};
 use crate::net::tls::SystemStore;
 
 /// The environment of this process. What is not UTF-8 in a name or value is replaced.
@@ -103,6 +103,9 @@ impl Vars {
     }
 
     pub(super) fn note(&self, name: &str, value: &str, origin: Origin, warning: Option<String>) {
+        if self.record == Record::Set && origin == Origin::Default && warning.is_none() {
+            return;
+        }
         let mut asked = self.asked.borrow_mut();
         // A value that is none of its kind stays noticed when it is read as plain text, too.
         if warning.is_some() || asked.get(name).is_none_or(|setting| setting.warning.is_none()) {
@@ -124,6 +127,7 @@ impl Display for ShownDuration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Sources;
 
     #[test]
     fn typed_values_and_their_origin() {
@@ -140,6 +144,15 @@ mod tests {
         let warnings =
             ["B: \"maybe\" is not a boolean (true or false); using true", "C: \"\" is not a whole number; using 7"];
         assert_eq!(vars.warnings(), warnings, "also of what is read as text afterwards");
+    }
+
+    #[test]
+    fn defaults_are_forgotten_where_nobody_shows_them() {
+        let env = [("A".to_owned(), "x".to_owned())].into();
+        let (vars, _) = Vars::load(Sources { env, record: Record::Set, ..Sources::default() });
+        assert_eq!((vars.text("A"), vars.text("B"), vars.int("A", 3)), (Some("x"), None, 3));
+        assert_eq!(vars.asked().keys().collect::<Vec<_>>(), ["A"]);
+        assert!(vars.warnings().iter().any(|warning| warning.starts_with("A: ")));
     }
 
     #[test]

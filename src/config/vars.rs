@@ -47,6 +47,16 @@ pub enum Role {
     Agentgateway,
 }
 
+/// Which variables are remembered of all that are asked for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Record {
+    /// All, for whoever shows them.
+    #[default]
+    All,
+    /// Those that are set, or to be warned of: the others would be a third of what starting needs.
+    Set,
+}
+
 /// Where configuration is read from.
 #[derive(Debug, Clone, Default)]
 pub struct Sources {
@@ -60,6 +70,8 @@ pub struct Sources {
     pub root: PathBuf,
     /// Processors of the machine.
     pub processors: usize,
+    /// What is remembered.
+    pub record: Record,
 }
 
 /// The agent's whole input, with a record of every variable that was asked for.
@@ -67,6 +79,7 @@ pub struct Sources {
 pub struct Vars {
     pub(super) env: BTreeMap<String, String>,
     pub(super) asked: RefCell<BTreeMap<String, Setting>>,
+    pub(super) record: Record,
     root: PathBuf,
     flags: Flags,
     role: Role,
@@ -82,13 +95,14 @@ impl Vars {
     /// Everything this process was told; waits for the network's addresses and for the statsd address's lookup.
     ///
     /// The errors are all that is wrong with it.
-    pub async fn of_process(flags: Flags) -> (Vars, Errors) {
+    pub async fn of_process(flags: Flags, record: Record) -> (Vars, Errors) {
         let sources = Sources {
             flags,
             env: env::of_process(),
             interfaces: addresses::interfaces().await,
             root: PathBuf::new(),
             processors: std::thread::available_parallelism().map_or(1, usize::from),
+            record,
         };
         let (mut vars, errors) = Vars::load(sources);
         if let Some(host) = vars.statsd_host() {
@@ -111,6 +125,7 @@ impl Vars {
         let mut vars = Vars::bare(sources.env);
         vars.root = sources.root;
         vars.flags = sources.flags;
+        vars.record = sources.record;
         vars.role = match vars.flags.role_text().map(str::parse) {
             None => Role::Sidecar,
             Some(Ok(role)) => role,
@@ -184,6 +199,7 @@ impl Vars {
         Vars {
             env,
             asked: RefCell::default(),
+            record: Record::All,
             root: PathBuf::new(),
             flags: Flags::default(),
             role: Role::Sidecar,

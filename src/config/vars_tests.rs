@@ -26,6 +26,7 @@ impl Folder {
             interfaces: Vec::new(),
             root: self.0.clone(),
             processors: 4,
+            ..Sources::default()
         });
         errors.into_result(vars)
     }

@@ -19,7 +19,7 @@ use super::{
 use crate::{
     agent,
     bootstrap::{Surroundings, platform},
-    config::{PROXY_FLAGS, Vars},
+    config::{PROXY_FLAGS, Record, Vars},
     istiod, secrets,
 };
 
@@ -42,7 +42,7 @@ pub async fn run(typed: Typed) -> Result<(String, u8), Failure> {
 
 async fn check(mut typed: Typed, show_bootstrap: bool, request_certificate: bool) -> Result<Report, Failure> {
     typed.flags.retain(|(name, _)| ![OUTPUT.name, BOOTSTRAP.name, REQUEST_CERTIFICATE.name].contains(name));
-    let (vars, mut errors) = Vars::of_process(proxy::flags(typed)?).await;
+    let (vars, mut errors) = Vars::of_process(proxy::flags(typed)?, Record::All).await;
     if let Err(failure) = logging::config(vars.flags()) {
         errors.add("command line", failure.message);
     }

@@ -134,7 +134,7 @@ impl Registry {
         fresh: impl FnOnce() -> Value,
     ) -> Arc<Value> {
         let mut inner = self.inner();
-        let family = inner.families.entry(name).or_insert_with(|| Family { help, kind, series: Vec::new() });
+        let family = inner.families.entry(name).or_insert_with(|| Family { help, kind, series: Vec::with_capacity(1) });
         debug_assert!(family.kind == kind, "{name} is registered as two kinds");
         let same =
             |series: &&Series| series.labels.iter().map(|(name, value)| (*name, &**value)).eq(labels.iter().copied());
