@@ -133,6 +133,7 @@ impl Case {
             env,
             root: root.to_owned(),
             processors: 2,
+            ..Sources::default()
         }
     }
 

@@ -178,7 +178,12 @@ fn endpoint(
         host.clone()
     };
     let policy = policy(&vars.text_or("COMPLIANCE_POLICY", ""));
-    let authority = if tls.is_some() { server_name.clone() } else { address.to_owned() };
+    let authority = match &tls {
+        None => address.to_owned(),
+        // An IPv6 address has brackets in an authority (RFC 3986 §3.2.2), and none as the name in a certificate.
+        Some(_) if server_name.contains(':') => format!("[{server_name}]"),
+        Some(_) => server_name.clone(),
+    };
     Endpoint {
         address: address.to_owned(),
         host,

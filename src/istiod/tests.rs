@@ -398,6 +398,27 @@ async fn kubernetes_roots_and_token_count_where_higress_asks_for_them() {
 }
 
 #[test]
+fn authorities_name_the_server_as_uris_do() {
+    for (address, san, name, authority) in [
+        ("[::1]:15012", "", "::1", "[::1]"),
+        ("istiod.test:15012", "", "istiod.test", "istiod.test"),
+        ("localhost:15012", "", "istiod.istio-system.svc", "istiod.istio-system.svc"),
+        ("[fd00::1]:15012", "other.test", "other.test", "other.test"),
+    ] {
+        let proxy = format!("discoveryAddress: '{address}'");
+        let (vars, _) = Vars::load(crate::config::Sources {
+            env: [("PROXY_CONFIG", &*proxy), ("ISTIOD_SAN", san), ("CA_ROOT_CA", "SYSTEM")]
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .into(),
+            ..Default::default()
+        });
+        let endpoint = Config::for_ca(&vars).unwrap().endpoint;
+        assert_eq!((&*endpoint.tls.unwrap().server_name, &*endpoint.authority), (name, authority));
+        assert!(endpoint.authority.parse::<http::uri::Authority>().is_ok(), "{authority}");
+    }
+}
+
+#[test]
 fn plaintext_to_the_ca_is_warned_of() {
     let vars = vars(&[("CA_ADDR", "ca.test:15010")]);
     assert!(Config::for_ca(&vars).unwrap().endpoint.tls.is_none());
