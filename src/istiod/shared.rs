@@ -181,7 +181,7 @@ impl Istiod {
         if let Some(tls) = &self.connection.endpoint.tls {
             context.update(&Material::read(tls).fingerprint);
         }
-        context.update(self.purpose.token().await.unwrap_or_default().as_bytes());
+        context.update(self.purpose.token().await.ok().flatten().unwrap_or_default().as_bytes());
         let mut digest = [0; 32];
         digest.copy_from_slice(context.finish().as_ref());
         digest
@@ -197,7 +197,7 @@ impl Istiod {
         for (name, value) in &self.purpose.headers {
             metadata.add(name, value)?;
         }
-        if let Some(token) = self.purpose.token().await {
+        if let Some(token) = self.purpose.token().await? {
             metadata.add("authorization", &format!("Bearer {token}"))?;
         }
         Ok(Call { path, authority: &self.connection.endpoint.authority, metadata, ..Call::default() })
@@ -209,10 +209,12 @@ impl Purpose {
         Purpose { headers, token, complaint: Said::default() }
     }
 
-    /// The token, if there is one; why there is none is logged when it changes.
-    async fn token(&self) -> Option<String> {
+    /// The token, if there is one; why there is none is logged when it changes. A machine's token that cannot be fetched fails the call,
+    /// as in Istio: istiod need not be asked by nobody. Whoever has no token file may have a certificate.
+    async fn token(&self) -> Result<Option<String>, Status> {
         let (token, complaint) = match self.token.get().await {
             Ok(token) => (token, None),
+            Err(complaint) if matches!(self.token, Token::Google(_)) => return Err(Status::transport(complaint)),
             Err(complaint) => (None, Some(complaint)),
         };
         if self.complaint.is_news(complaint.as_deref())
@@ -220,7 +222,7 @@ impl Purpose {
         {
             log::warn!(target: "security", "{complaint}; calling istiod without a token");
         }
-        token
+        Ok(token)
     }
 }
 

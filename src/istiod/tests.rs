@@ -397,6 +397,15 @@ async fn kubernetes_roots_and_token_count_where_higress_asks_for_them() {
     std::fs::remove_dir_all(root).unwrap();
 }
 
+#[tokio::test]
+async fn a_machine_whose_token_cannot_be_fetched_asks_nobody() {
+    let server = Server::start(None).await;
+    let token = Token::Google(super::google::Google::new("127.0.0.1:1", "td", "/nonexistent/token".into()));
+    let istiod = Istiod::new(Config { token, ..config(server.port, None) });
+    let failure = ask(&istiod).await.unwrap_err();
+    assert!(failure.message.starts_with("fetch platform credential: http://127.0.0.1:1/"), "{failure}");
+}
+
 #[test]
 fn authorities_name_the_server_as_uris_do() {
     for (address, san, name, authority) in [

@@ -33,7 +33,7 @@ impl Token {
     /// The token now; `Ok(None)` when none is configured.
     ///
     /// # Errors
-    /// Why the configured one is not there; the call then goes without.
+    /// Why the configured one is not there.
     pub async fn get(&self) -> Result<Option<String>, String> {
         match self {
             Token::None => Ok(None),

@@ -44,7 +44,8 @@ pub struct Task {
     pub(crate) clock: Clock,
 }
 
-type Attempt = Pin<Box<dyn Future<Output = Result<Issued, Failure>> + Send>>;
+/// What a request brought, and how long the CA took, the way there included.
+type Attempt = Pin<Box<dyn Future<Output = Result<(Issued, Duration), Failure>> + Send>>;
 
 impl Task {
     /// Keeps the identity until `drain` starts.
@@ -101,17 +102,20 @@ impl Task {
                     pushback: None,
                 }),
             };
-            metrics.latency.add(begun.elapsed().as_secs_f64() * 1000.0);
+            let took = begun.elapsed();
+            metrics.latency.add(took.as_secs_f64() * 1000.0);
             let answer = answer?;
-            answer::check(request, &answer.chain, answer.roots, &identity, clock.now())
-                .map_err(|refusal| unusable(refusal.to_string()))
+            match answer::check(request, &answer.chain, answer.roots, &identity, clock.now()) {
+                Ok(issued) => Ok((issued, took)),
+                Err(refusal) => Err(unusable(refusal.to_string())),
+            }
         })
     }
 
-    fn take(&mut self, result: Result<Issued, Failure>) {
+    fn take(&mut self, result: Result<(Issued, Duration), Failure>) {
         let now = self.now();
         match result {
-            Ok(issued) => {
+            Ok((issued, took)) => {
                 for warning in &issued.warnings {
                     log::warn!(target: "cache", "{warning}");
                 }
@@ -119,7 +123,8 @@ impl Task {
                 let (serial, end) = (leaf.serial.clone(), answer::rfc3339(leaf.not_after));
                 self.worker.issued(issued, now, random_unit());
                 let next = self.worker.snapshot(now).renewal.map_or_else(String::new, answer::rfc3339);
-                log::info!(target: "cache", "certificate {serial} obtained, valid until {end}, renewed at {next}");
+                let took = took.as_secs_f64() * 1000.0;
+                log::info!(target: "cache", "certificate {serial} obtained, the CA took {took:.1} ms; valid until {end}, renewed at {next}");
             }
             Err(failure) => {
                 self.metrics.failed.inc();
@@ -184,7 +189,7 @@ impl Task {
     }
 }
 
-async fn ended(attempt: &mut Option<Attempt>) -> Result<Issued, Failure> {
+async fn ended(attempt: &mut Option<Attempt>) -> Result<(Issued, Duration), Failure> {
     match attempt {
         Some(attempt) => attempt.await,
         None => std::future::pending().await,

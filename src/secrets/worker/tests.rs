@@ -314,7 +314,12 @@ proptest! {
             let valid = |issued: &&Issued| issued.expires > now.wall;
             match all.last().filter(valid) {
                 Some(newest) => prop_assert!(Arc::ptr_eq(served.as_ref().unwrap(), &newest.workload)),
-                None => prop_assert!(served.is_none_or(|served| served.leaf.not_after > now.wall)),
+                None => {
+                    let of = |served: &Arc<Workload>| all.iter().find(|issued| Arc::ptr_eq(&issued.workload, served));
+                    let is_served = served.as_ref().and_then(of).is_some_and(|issued| valid(&issued));
+                    prop_assert_eq!(is_served, all.iter().any(|issued| valid(&issued)));
+                    prop_assert!(is_served || served.is_none());
+                }
             }
             prop_assert!(asking || worker.rest(now).is_some());
         }
