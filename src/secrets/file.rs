@@ -3,12 +3,14 @@
 use std::{
     fmt, fs,
     io::{self, Read},
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     sync::Arc,
     time::SystemTime,
 };
 
 use bytes::Bytes;
+use nix::libc::O_NONBLOCK;
 use zeroize::Zeroizing;
 
 use super::{bundle, certificate, key};
@@ -159,10 +161,10 @@ fn read_pair(chain: &Path, key: &Path, now: SystemTime) -> Result<Workload, File
 
 fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, FileError> {
     let unreadable = |error| FileError::Unreadable(path.to_owned(), error);
-    let file = fs::File::open(path).map_err(unreadable)?;
+    // A pipe without a writer would block the only thread, already when it is opened.
+    let file = fs::OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path).map_err(unreadable)?;
     let data = file.metadata().map_err(unreadable)?;
     if !data.is_file() {
-        // A pipe or a device could block the only thread.
         return Err(unreadable(io::Error::other("not a regular file")));
     }
     // One allocation, so that no copy of a key is left behind by growth.
@@ -237,6 +239,16 @@ mod tests {
         let error = Source::Roots("/no/such/root.pem".into()).read(SystemTime::now()).unwrap_err();
         assert!(error.is_missing() && error.to_string().contains("/no/such/root.pem"), "{error}");
         let error = Source::Roots("/dev/null".into()).read(SystemTime::now()).unwrap_err();
+        assert!(error.to_string().contains("not a regular file"), "{error}");
+    }
+
+    #[test]
+    fn a_pipe_that_nobody_writes_to_blocks_nobody() {
+        let scratch = Scratch::new();
+        nix::unistd::mkfifo(&scratch.path("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let (source, (done, read)) = (Source::Roots(scratch.path("pipe")), std::sync::mpsc::channel());
+        std::thread::spawn(move || done.send(source.read(SystemTime::now())));
+        let error = read.recv_timeout(std::time::Duration::from_secs(60)).expect("in time").unwrap_err();
         assert!(error.to_string().contains("not a regular file"), "{error}");
     }
 }
