@@ -107,3 +107,37 @@ fn wiped(message: &impl Message) -> Bytes {
 pub(super) fn version(number: u64, now: SystemTime) -> Arc<str> {
     format!("{}/{number}", crate::secrets::rfc3339(now)).into()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::secrets::testing::{Authority, snapshot};
+
+    fn decoded(any: &Bytes) -> Secret {
+        let any = Any::decode(&any[..]).unwrap();
+        assert_eq!(any.type_url, TYPE_URL);
+        Secret::decode(&any.value[..]).unwrap()
+    }
+
+    #[test]
+    fn hardware_gets_the_key_inside_its_settings_and_nowhere_else() {
+        let workload = snapshot(&Authority::new("a"), std::time::Duration::from_secs(60)).workload.unwrap();
+        for (provider, fallback, message) in [("cryptomb", true, "CryptoMb"), ("qat", false, "Qat")] {
+            let poll_delay = std::time::Duration::from_millis(1500);
+            let settings = PrivateKeyProvider { provider, poll_delay, fallback };
+            let secret = decoded(&certificate("default", &workload, Some(&settings)));
+            let Some(Type::TlsCertificate(certificate)) = secret.r#type else { panic!("no certificate") };
+            assert!(certificate.private_key.is_none());
+            let shown = certificate.private_key_provider.unwrap();
+            assert_eq!((&*shown.provider_name, shown.fallback), (provider, fallback));
+            let Some(tls::private_key_provider::ConfigType::TypedConfig(any)) = shown.config_type else {
+                panic!("no settings")
+            };
+            assert!(any.type_url.ends_with(&format!(".v3alpha.{message}PrivateKeyMethodConfig")), "{}", any.type_url);
+            let method = PrivateKeyMethodConfig::decode(&any.value[..]).unwrap();
+            assert_eq!(method.poll_delay.map(|delay| (delay.seconds, delay.nanos)), Some((1, 500_000_000)));
+            let key = Specifier::InlineBytes(workload.key.bytes());
+            assert_eq!(method.private_key.unwrap().specifier, Some(key));
+        }
+    }
+}

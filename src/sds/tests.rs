@@ -39,13 +39,19 @@ struct Bed {
 
 /// The service with nothing to serve yet; `has_authority` says whether waiting for a certificate makes sense.
 async fn bed(has_authority: bool) -> Bed {
+    bed_with(has_authority, |_| None).await
+}
+
+/// The same, with a place for a revocation list.
+async fn bed_with(has_authority: bool, crl: impl Fn(&Scratch) -> Option<PathBuf>) -> Bed {
     let (registry, scratch) = (Registry::default(), Scratch::new());
+    let crl = crl(&scratch);
     let (trigger, drain) = Trigger::new();
     let (files, reader) = Files::new(Duration::from_millis(10), Clock::System, &registry);
     tokio::spawn(reader.run(drain.clone()));
     let (identity, snapshots) = watch::channel(Snapshot::default());
     let table = files.table();
-    let shelf = Shelf::new(snapshots.clone(), table.clone(), has_authority, (None, None), Clock::System);
+    let shelf = Shelf::new(snapshots.clone(), table.clone(), has_authority, (None, crl.clone()), Clock::System);
     let shared = Arc::new(Shared {
         shelf,
         files,
@@ -53,7 +59,7 @@ async fn bed(has_authority: bool) -> Bed {
         revision: watch::Sender::new(0),
         metrics: Metrics::new(&registry),
     });
-    tokio::spawn(announce(Arc::clone(&shared), (snapshots, table), None, drain.clone()));
+    tokio::spawn(announce(Arc::clone(&shared), (snapshots, table), crl, drain.clone()));
     let service = Arc::new(service::Secrets { shared });
     // Small, so that a client that does not read is felt soon.
     let (near, far) = tokio::io::duplex(16 * 1024);
@@ -254,6 +260,28 @@ async fn files_that_do_not_come_end_the_stream_when_envoy_would_give_up() {
     let mut world = bed.ask(&[&missing]).await;
     fs::write(bed.scratch.path("missing.pem"), bed.authority.pem()).unwrap();
     assert_eq!(names(&world.next().await), [missing.as_str()]);
+}
+
+#[tokio::test]
+async fn a_revocation_list_that_comes_later_concerns_the_meshs_roots_only() {
+    let bed = bed_with(true, |scratch| Some(scratch.path("ca-crl.pem"))).await;
+    fs::write(bed.scratch.path("ca.pem"), bed.authority.pem()).unwrap();
+    let file = format!("file-root:{}", bed.scratch.path("ca.pem").display());
+    bed.rotate();
+    let listed = |response: &DiscoveryResponse| -> Vec<(String, bool)> {
+        let secrets = response.resources.iter().map(|any| Secret::decode(&any.value[..]).unwrap());
+        let context = |secret: Secret| match secret.r#type {
+            Some(Type::ValidationContext(context)) => (secret.name, context.crl.is_some()),
+            other => panic!("{other:?}"),
+        };
+        secrets.map(context).collect()
+    };
+    let mut world = bed.ask(&["ROOTCA", &file]).await;
+    let first = world.take(&["ROOTCA", &file]).await;
+    assert_eq!(listed(&first), [("ROOTCA".to_owned(), false), (file.clone(), false)]);
+    fs::write(bed.scratch.path("ca-crl.pem"), "a list").unwrap();
+    let second = tokio::time::timeout(HOUR / 60, world.next()).await.expect("news in time");
+    assert_eq!(listed(&second), [("ROOTCA".to_owned(), true)]);
 }
 
 #[tokio::test(start_paused = true)]
