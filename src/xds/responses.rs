@@ -138,13 +138,15 @@ impl<'a> Responses<'a> {
             recorder.piece(&type_url, &held);
         });
         self.envoy.begin(incoming.length).map_err(envoy_gone)?;
+        let waiting = self.istiod.hold();
         self.envoy.piece(held).await.map_err(envoy_gone)?;
+        drop(waiting);
         while left > 0 {
             let data = self.data().await?;
             left -= data.len();
             incoming.peek.feed(&data);
             self.record(&type_url, |recorder| recorder.piece(&type_url, &data));
-            let _held = self.istiod.hold();
+            let _waiting = self.istiod.hold();
             self.envoy.piece(data).await.map_err(envoy_gone)?;
         }
         let nonce = incoming.peek.text(Text::Nonce).unwrap_or_default();
@@ -212,10 +214,11 @@ impl<'a> Responses<'a> {
 
     /// The next piece of the response at hand.
     async fn data(&mut self) -> Result<Bytes, End> {
+        // While there are pieces, sending them tells as well that Envoy has gone.
         let piece = tokio::select! {
             biased;
-            gone = self.envoy.closed() => return Err(End::Envoy(Err(gone))),
             piece = self.istiod.piece() => piece,
+            gone = self.envoy.closed() => return Err(End::Envoy(Err(gone))),
         };
         match piece {
             Ok(Some(Piece::Data(data))) => Ok(data),
