@@ -15,6 +15,8 @@ const FILES: &[&str] = &[
     "xds/typed_struct.proto",
     "udpa/typed_struct.proto",
     "grpc/health.proto",
+    "google/meshca.proto",
+    "google/privateca.proto",
     "google/status.proto",
     "google/wellknown.proto",
 ];

@@ -153,6 +153,7 @@ fn way(port: u16) -> istiod::Config {
         },
         headers: Vec::new(),
         token: Token::None,
+        exchange: None,
     }
 }
 

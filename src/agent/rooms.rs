@@ -12,7 +12,7 @@ use crate::{
     health::{self, Health},
     istiod::{self, Istiod},
     process, sds,
-    secrets::{self, Authority, Citadel, Secrets},
+    secrets::{self, Secrets},
     status,
     wasm::{self, Wasm},
     wires::{
@@ -146,7 +146,7 @@ async fn identity(
         .authority
         .clone()
         .filter(|_| mode == sds::Mode::Own)
-        .map(|ca| -> Arc<dyn Authority> { Arc::new(Citadel::new(istiod.beside(ca), config.signer.clone())) });
+        .map(|ca| config.provider.authority(istiod.beside(ca)));
     let has_authority = authority.is_some();
     let Secrets { task, reader, files, snapshots } =
         Secrets::new(&config, authority, anchors, (&house.gates, &house.registry), Clock::System);

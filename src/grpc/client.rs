@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use h2::client::SendRequest;
 use http::{HeaderValue, Method, Request, Uri, header};
 use prost::Message;
@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use super::{
     Code, MAX_MESSAGE, Metadata, Receiver, Sender, Settings, Status,
     connection::{CONNECTION_WINDOW, HEADER_LIST, SMALL_FRAMES, Turn},
-    format_timeout, prefix,
+    format_timeout, framed,
 };
 use crate::net::{Batched, BoxIo};
 
@@ -152,15 +152,14 @@ impl Client {
     /// # Errors
     /// The status of the call; `DeadlineExceeded` after [`Call::deadline`].
     pub async fn unary<Q: Message, R: Message + Default>(&self, call: &Call<'_>, request: &Q) -> Result<R, Status> {
-        let length = request.encoded_len();
-        let mut framed = BytesMut::with_capacity(5 + length);
-        framed.extend_from_slice(&prefix(length));
-        request.encode(&mut framed).map_err(|error| Status::new(Code::Internal, error.to_string()))?;
-        let answer = self.unary_raw(call, framed.freeze()).await?;
-        R::decode(answer).map_err(|error| Status::new(Code::Internal, format!("malformed answer: {error}")))
+        decoded(self.unary_framed(call, framed(request)?).await?)
     }
 
-    async fn unary_raw(&self, call: &Call<'_>, framed: Bytes) -> Result<Bytes, Status> {
+    /// The same of a request that has its frame already; the answer is not decoded. Most of a call is the same for all messages.
+    ///
+    /// # Errors
+    /// As [`unary`](Client::unary).
+    pub async fn unary_framed(&self, call: &Call<'_>, framed: Bytes) -> Result<Bytes, Status> {
         let exchange = async {
             let (mut sender, mut receiver) = self.stream(call).await?;
             // A server may answer before it has read everything; its answer is what counts.
@@ -187,6 +186,14 @@ impl Client {
         let status = self.connection.failure().unwrap_or_else(|| Status::from_h2(error));
         status.unprocessed()
     }
+}
+
+/// The message of an answer.
+///
+/// # Errors
+/// When the bytes are no such message.
+pub fn decoded<R: Message + Default>(answer: Bytes) -> Result<R, Status> {
+    R::decode(answer).map_err(|error| Status::new(Code::Internal, format!("malformed answer: {error}")))
 }
 
 impl Connection {

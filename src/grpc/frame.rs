@@ -1,6 +1,7 @@
 //! The five bytes before each message: a decoder fed with pieces of any size, and the encoding. Pure.
 
-use bytes::{Buf, Bytes};
+use bytes::{Buf, Bytes, BytesMut};
+use prost::Message;
 
 use super::{Code, Status};
 
@@ -33,6 +34,18 @@ pub fn prefix(length: usize) -> [u8; PREFIX] {
     // Longer messages are refused before they come here; gRPC cannot express them.
     prefix[1..].copy_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes());
     prefix
+}
+
+/// A message with its prefix.
+///
+/// # Errors
+/// None that is known: the buffer has the message's size.
+pub fn framed(message: &impl Message) -> Result<Bytes, Status> {
+    let length = message.encoded_len();
+    let mut framed = BytesMut::with_capacity(PREFIX + length);
+    framed.extend_from_slice(&prefix(length));
+    message.encode(&mut framed).map_err(|error| Status::new(Code::Internal, error.to_string()))?;
+    Ok(framed.freeze())
 }
 
 impl Decoder {

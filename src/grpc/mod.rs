@@ -14,9 +14,9 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-pub use client::{Call, Client, USER_AGENT};
+pub use client::{Call, Client, USER_AGENT, decoded};
 pub use connection::{Keepalive, Settings};
-pub use frame::{Decoder, MAX_MESSAGE, Piece, prefix};
+pub use frame::{Decoder, MAX_MESSAGE, Piece, framed, prefix};
 pub use metadata::{Metadata, format_timeout, parse_timeout};
 pub use server::{BoxFuture, Request, Service, listen, serve};
 pub use status::{Code, Status};

@@ -15,7 +15,7 @@ use prost::Message;
 use super::{
     Code, MAX_MESSAGE, Metadata, Piece, Status,
     client::{Connection, Hold},
-    frame::Decoder,
+    frame::{Decoder, framed},
     prefix,
 };
 
@@ -67,11 +67,7 @@ impl Sender {
     /// # Errors
     /// When the stream has ended; on a client the [`Receiver`] knows why.
     pub async fn send(&mut self, message: &impl Message) -> Result<(), Status> {
-        let length = message.encoded_len();
-        let mut framed = BytesMut::with_capacity(5 + length);
-        framed.extend_from_slice(&prefix(length));
-        message.encode(&mut framed).map_err(|error| Status::new(Code::Internal, error.to_string()))?;
-        self.data(framed.freeze(), false).await
+        self.data(framed(message)?, false).await
     }
 
     /// Sends one message that is encoded already.

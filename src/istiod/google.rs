@@ -122,7 +122,7 @@ fn write(file: &Path, token: &str) -> io::Result<()> {
 }
 
 /// Percent-coding of a query value.
-fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     let mut escaped = String::new();
     for byte in text.bytes() {
         match byte {

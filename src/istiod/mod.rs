@@ -5,6 +5,7 @@
 //! retried here: the callers know how urgent they are.
 
 mod config;
+mod exchange;
 mod google;
 mod material;
 mod probe;
@@ -17,7 +18,8 @@ mod tests;
 mod token;
 
 pub use config::{Config, Endpoint, Tls};
-pub use google::Google;
+pub use exchange::Exchange;
+pub use google::{Google, escape};
 pub use material::Pair;
 pub use probe::{Step, probe};
 pub use proxy::Proxy;

@@ -13,19 +13,20 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use bytes::Bytes;
 use prost::Message;
 use ring::digest::{Context, SHA256};
 use rustls::ClientConfig;
 use tokio::time::{Instant, timeout_at};
 
 use super::{
-    Config, Endpoint, RootSource, Tls, Token,
+    Config, Endpoint, Exchange, RootSource, Tls, Token,
     material::{Fingerprint, Material},
     roll::Basis,
 };
 use crate::{
     base::apart,
-    grpc::{Call, Client, Metadata, Receiver, Sender, Settings, Status},
+    grpc::{Call, Client, Metadata, Receiver, Sender, Settings, Status, decoded, framed},
     net::{BoxIo, dial, tls},
 };
 
@@ -46,6 +47,7 @@ pub struct Istiod {
 struct Purpose {
     headers: Vec<(String, String)>,
     token: Token,
+    exchange: Option<Exchange>,
     /// The token's last complaint, so that each is logged once.
     complaint: Said,
 }
@@ -101,7 +103,8 @@ impl Istiod {
             outage: Said::default(),
             identity: Said::default(),
         };
-        Istiod { connection: Arc::new(shared), purpose: Arc::new(Purpose::new(config.headers, config.token)) }
+        let purpose = Purpose::new(config.headers, config.token, config.exchange);
+        Istiod { connection: Arc::new(shared), purpose: Arc::new(purpose) }
     }
 
     /// A way for another purpose, over the same connection when its endpoint is the same.
@@ -109,7 +112,16 @@ impl Istiod {
         if config.endpoint != self.connection.endpoint {
             return Istiod::new(config);
         }
-        let purpose = Purpose::new(config.headers, config.token);
+        let purpose = Purpose::new(config.headers, config.token, config.exchange);
+        Istiod { connection: Arc::clone(&self.connection), purpose: Arc::new(purpose) }
+    }
+
+    /// The same way, with a header more.
+    #[must_use]
+    pub fn with_header(&self, name: &str, value: String) -> Istiod {
+        let Purpose { headers, token, exchange, .. } = &*self.purpose;
+        let headers = headers.iter().cloned().chain([(name.to_owned(), value)]).collect();
+        let purpose = Purpose::new(headers, token.clone(), exchange.clone());
         Istiod { connection: Arc::clone(&self.connection), purpose: Arc::new(purpose) }
     }
 
@@ -140,11 +152,15 @@ impl Istiod {
         Q: Message,
         R: Message + Default,
     {
+        decoded(self.unary_framed(path, framed(request)?, deadline).await?)
+    }
+
+    async fn unary_framed(&self, path: &str, framed: Bytes, deadline: Duration) -> Result<Bytes, Status> {
         let begun = Instant::now();
         loop {
             let (mut call, client) = self.prepare(path).await?;
             call.deadline = Some(deadline.saturating_sub(begun.elapsed()));
-            match client.unary(&call, request).await {
+            match client.unary_framed(&call, framed.clone()).await {
                 Err(status) if status.is_unprocessed() && begun.elapsed() < deadline => {}
                 answered => return answered,
             }
@@ -205,16 +221,18 @@ impl Istiod {
 }
 
 impl Purpose {
-    fn new(headers: Vec<(String, String)>, token: Token) -> Purpose {
-        Purpose { headers, token, complaint: Said::default() }
+    fn new(headers: Vec<(String, String)>, token: Token, exchange: Option<Exchange>) -> Purpose {
+        Purpose { headers, token, exchange, complaint: Said::default() }
     }
 
     /// The token, if there is one; why there is none is logged when it changes. A machine's token that cannot be fetched fails the call,
-    /// as in Istio: istiod need not be asked by nobody. Whoever has no token file may have a certificate.
+    /// as in Istio: istiod need not be asked by nobody. Whoever has no token file may have a certificate, but not for Google.
     async fn token(&self) -> Result<Option<String>, Status> {
         let (token, complaint) = match self.token.get().await {
             Ok(token) => (token, None),
-            Err(complaint) if matches!(self.token, Token::Google(_)) => return Err(Status::transport(complaint)),
+            Err(complaint) if self.exchange.is_some() || matches!(self.token, Token::Google(_)) => {
+                return Err(Status::transport(complaint));
+            }
             Err(complaint) => (None, Some(complaint)),
         };
         if self.complaint.is_news(complaint.as_deref())
@@ -222,7 +240,12 @@ impl Purpose {
         {
             log::warn!(target: "security", "{complaint}; calling istiod without a token");
         }
-        Ok(token)
+        match (&self.exchange, token) {
+            (Some(exchange), Some(token)) => {
+                apart(|| exchange.exchange(token)).await.map(Some).map_err(Status::transport)
+            }
+            (_, token) => Ok(token),
+        }
     }
 }
 

@@ -91,6 +91,7 @@ fn config(port: u16, tls: Option<Tls>) -> Config {
         },
         headers: vec![("clusterid".to_owned(), String::new())],
         token: Token::None,
+        exchange: None,
     }
 }
 

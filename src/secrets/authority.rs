@@ -21,6 +21,13 @@ pub struct Order {
     pub deadline: Duration,
 }
 
+impl Order {
+    /// The validity as the protocols count it.
+    pub(super) fn seconds(&self) -> i64 {
+        i64::try_from(self.validity.as_secs()).unwrap_or(i64::MAX)
+    }
+}
+
 /// What came back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {

@@ -33,34 +33,33 @@ impl Citadel {
         let signer = Value { kind: Some(Kind::StringValue(self.signer.clone())) };
         let request = IstioCertificateRequest {
             csr: order.csr.clone(),
-            validity_duration: i64::try_from(order.validity.as_secs()).unwrap_or(i64::MAX),
+            validity_duration: order.seconds(),
             metadata: Some(Struct { fields: [("CertSigner".to_owned(), signer)].into() }),
         };
         match self.istiod.unary::<_, IstioCertificateResponse>(CREATE_CERTIFICATE, &request, order.deadline).await {
             Ok(response) => Ok(Answer { chain: response.cert_chain, roots: None }),
-            Err(status) => {
-                // The next attempt may find another istiod, or another client certificate.
-                self.istiod.retire();
-                Err(self.failure(&status))
-            }
+            Err(status) => Err(failed(&self.istiod, &status)),
         }
     }
+}
 
-    fn failure(&self, status: &Status) -> Failure {
-        let cause = match status.code {
-            Code::Unauthenticated | Code::PermissionDenied | Code::InvalidArgument => Cause::Refused,
-            Code::DeadlineExceeded => Cause::Timeout,
-            _ => Cause::Unavailable,
-        };
-        // Istio's words: people search for them.
-        let mut message = format!("create certificate: CA {}: {status}", self.istiod.address());
-        if status.code == Code::Unauthenticated
-            && let Some(doubt) = self.istiod.token_doubt()
-        {
-            message = format!("{message} ({doubt})");
-        }
-        Failure { cause, message, pushback: status.pushback }
+/// What a CA's refusal means, whichever CA it is.
+pub(super) fn failed(way: &Istiod, status: &Status) -> Failure {
+    // The next attempt may find another istiod, or another client certificate.
+    way.retire();
+    let cause = match status.code {
+        Code::Unauthenticated | Code::PermissionDenied | Code::InvalidArgument => Cause::Refused,
+        Code::DeadlineExceeded => Cause::Timeout,
+        _ => Cause::Unavailable,
+    };
+    // Istio's words: people search for them.
+    let mut message = format!("create certificate: CA {}: {status}", way.address());
+    if status.code == Code::Unauthenticated
+        && let Some(doubt) = way.token_doubt()
+    {
+        message = format!("{message} ({doubt})");
     }
+    Failure { cause, message, pushback: status.pushback }
 }
 
 impl Authority for Citadel {

@@ -1,16 +1,17 @@
 //! What the identity is, who signs it and where it lies, from the agent's configuration (spec: Istio's `security.Options`).
 
-use std::{path::PathBuf, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use super::{
+    Authority, Cas, Citadel, MeshCa,
     csr::{Curve, KeyStyle},
     file::Source,
-    output,
+    google, output,
     rotate::Reserve,
 };
 use crate::{
     config::{Errors, Vars},
-    istiod,
+    istiod::{self, Istiod},
 };
 
 /// Where platforms mount certificates (Istio's constants).
@@ -31,8 +32,8 @@ pub struct Config {
     pub validity: Duration,
     /// When certificates are renewed.
     pub reserve: Reserve,
-    /// `ISTIO_META_CERT_SIGNER`: which of istiod's signers.
-    pub signer: String,
+    /// Who signs.
+    pub provider: Provider,
     /// The way to the CA; `None` when certificates come from files.
     pub authority: Option<istiod::Config>,
     /// Where a mounted certificate and key may lie, which then count instead of the CA's.
@@ -43,6 +44,28 @@ pub struct Config {
     pub debounce: Duration,
     /// Where the identity is written to, when it is.
     pub output: Option<output::Config>,
+}
+
+/// Who signs certificates (`CA_PROVIDER`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Provider {
+    /// istiod, by one of its signers (`ISTIO_META_CERT_SIGNER`).
+    Citadel(String),
+    /// Google's Mesh CA, for the cluster of this URL (`GKE_CLUSTER_URL`).
+    GoogleCa(String),
+    /// A pool of Google's Certificate Authority Service.
+    GoogleCas(String),
+}
+
+impl Provider {
+    /// The authority behind `way`.
+    pub fn authority(&self, way: Istiod) -> Arc<dyn Authority> {
+        match self {
+            Provider::Citadel(signer) => Arc::new(Citadel::new(way, signer.clone())),
+            Provider::GoogleCa(cluster) => Arc::new(MeshCa::new(&way, cluster)),
+            Provider::GoogleCas(pool) => Arc::new(Cas::new(&way, pool.clone())),
+        }
+    }
 }
 
 impl Config {
@@ -58,10 +81,19 @@ impl Config {
             errors
                 .add("PROV_CERT", "cannot be set together with FILE_MOUNTED_CERTS: choose one source of certificates");
         }
-        let provider = provider(vars, &mut errors);
-        let authority = if mounted || !errors.0.is_empty() { None } else { errors.take(istiod::Config::for_ca(vars)) };
+        let name = vars.text_or("CA_PROVIDER", "Citadel");
+        let provider = provider(vars, &name, mounted, &mut errors);
+        let authority = if mounted || !errors.0.is_empty() {
+            None
+        } else {
+            errors.take(match provider {
+                Provider::Citadel(_) => istiod::Config::for_ca(vars),
+                Provider::GoogleCa(_) => istiod::Config::for_google(vars, &vars.text_or("CA_ADDR", "")),
+                Provider::GoogleCas(_) => istiod::Config::for_google(vars, google::ADDRESS),
+            })
+        };
         let output = errors.take(output::Config::from_vars(vars)).flatten();
-        let [chain, key, roots] = well_known(vars, &provider);
+        let [chain, key, roots] = well_known(vars, &name);
         // Else the agent would take its own output for a mounted certificate, and never renew it.
         let own =
             output.as_ref().is_some_and(|output| chain.parent().is_some_and(|parent| same(parent, &output.directory)));
@@ -73,7 +105,7 @@ impl Config {
                 ratio: vars.float("SECRET_GRACE_PERIOD_RATIO", 0.5),
                 jitter: vars.float("SECRET_GRACE_PERIOD_RATIO_JITTER", 0.01),
             },
-            signer: vars.text_or("ISTIO_META_CERT_SIGNER", ""),
+            provider,
             authority,
             pair: (!own).then_some(Source::Pair { chain, key }),
             roots: (!own).then_some(Source::Roots(roots)),
@@ -84,12 +116,11 @@ impl Config {
     }
 }
 
-/// The CA provider's name, checked.
-fn provider(vars: &Vars, errors: &mut Errors) -> String {
-    let provider = vars.text_or("CA_PROVIDER", "Citadel");
+/// The CA provider of this name, checked.
+fn provider(vars: &Vars, name: &str, mounted: bool, errors: &mut Errors) -> Provider {
     let own = vars.text_or("CA_ADDR", "");
-    let address = if own.is_empty() { vars.proxy().discovery_address.clone() } else { own };
-    match provider.as_str() {
+    let address = if own.is_empty() { vars.proxy().discovery_address.clone() } else { own.clone() };
+    match name {
         "GkeWorkloadCertificate" => {
             let missing: Vec<String> = GKE_FILES
                 .iter()
@@ -107,18 +138,32 @@ fn provider(vars: &Vars, errors: &mut Errors) -> String {
                 errors.add("PROV_CERT", "must be empty with CA_PROVIDER=GkeWorkloadCertificate");
             }
         }
+        "GoogleCA" => {
+            if own.is_empty() && !mounted {
+                errors.add("CA_ADDR", "is empty: CA_PROVIDER=GoogleCA needs Mesh CA's address, meshca.googleapis.com:443");
+            }
+            return Provider::GoogleCa(vars.text_or("GKE_CLUSTER_URL", ""));
+        }
+        "GoogleCAS" => {
+            if !mounted && !google::is_pool(&own) {
+                let form = "projects/PROJECT/locations/LOCATION/caPools/POOL";
+                errors.add("CA_ADDR", format!("{own:?} is no CA pool: CA_PROVIDER=GoogleCAS needs {form}"));
+            }
+            return Provider::GoogleCas(own);
+        }
         _ if address.contains("googleapis.com") => errors.add(
             "CA_ADDR",
             format!(
-                "{address:?} needs the CA provider GoogleCA, which is not part of this agent: use istiod, or files"
+                "{address:?} needs the CA provider GoogleCA, which is used only where CA_PROVIDER=GoogleCA asks for it: set it, or use istiod, or files"
             ),
         ),
         "Citadel" => {}
         other => {
-            errors.add("CA_PROVIDER", format!("{other:?} is not a CA provider of this agent: it has Citadel (istiod)"))
+            let has = "Citadel (istiod), GoogleCA, GoogleCAS, GkeWorkloadCertificate";
+            errors.add("CA_PROVIDER", format!("{other:?} is not a CA provider of this agent: it has {has}"))
         }
     }
-    provider
+    Provider::Citadel(vars.text_or("ISTIO_META_CERT_SIGNER", ""))
 }
 
 /// Chain, key and roots where they are mounted.
@@ -200,6 +245,10 @@ mod tests {
             (vec![("CA_PROVIDER", "NoSuchCA")], "CA_PROVIDER"),
             (vec![("CA_PROVIDER", "GkeWorkloadCertificate")], "CA_PROVIDER"),
             (vec![("CA_ADDR", "privateca.googleapis.com:443")], "CA_ADDR"),
+            (vec![("CA_ADDR", "meshca.googleapis.com:443"), ("CA_PROVIDER", "Citadel")], "CA_ADDR"),
+            (vec![("CA_PROVIDER", "GoogleCA")], "CA_ADDR"),
+            (vec![("CA_PROVIDER", "GoogleCA"), ("CA_ADDR", "meshca.googleapis.com:443")], "GKE_CLUSTER_URL"),
+            (vec![("CA_PROVIDER", "GoogleCAS"), ("CA_ADDR", "privateca.googleapis.com:443")], "CA_ADDR"),
             (vec![("PROV_CERT", "./etc/certs"), ("FILE_MOUNTED_CERTS", "true")], "PROV_CERT"),
             (vec![("CREDENTIAL_FETCHER_TYPE", "Vault")], "CREDENTIAL_FETCHER_TYPE"),
             (vec![("TRUST_DOMAIN", "bücher")], "TRUST_DOMAIN"),
@@ -210,8 +259,30 @@ mod tests {
     }
 
     #[test]
+    fn googles_authorities_are_used_where_they_are_asked_for() {
+        let (mesh, cluster) = ("meshca.googleapis.com:443", "https://c/v1/projects/p/locations/l/clusters/c");
+        let made = config(&[("CA_PROVIDER", "GoogleCA"), ("CA_ADDR", mesh), ("GKE_CLUSTER_URL", cluster)]).unwrap();
+        let way = made.authority.unwrap();
+        assert_eq!(made.provider, Provider::GoogleCa(cluster.to_owned()));
+        assert_eq!((way.endpoint.address.as_str(), way.headers.len()), (mesh, 0));
+        assert_eq!(way.exchange.unwrap().audience, format!("identitynamespace:cluster.local:{cluster}"));
+
+        let pool = "projects/p/locations/l/caPools/c";
+        let machine = [("CREDENTIAL_FETCHER_TYPE", "GoogleComputeEngine"), ("PROV_CERT", "./etc/certs")];
+        let made = config(&[[("CA_PROVIDER", "GoogleCAS"), ("CA_ADDR", pool)], machine].concat()).unwrap();
+        let way = made.authority.unwrap();
+        assert_eq!(made.provider, Provider::GoogleCas(pool.to_owned()));
+        assert_eq!(way.endpoint.address, "privateca.googleapis.com:443");
+        let tls = way.endpoint.tls.unwrap();
+        assert!(tls.pair.is_none() && matches!(tls.roots, istiod::RootSource::System(_)));
+        assert_eq!(way.exchange.unwrap().audience, "identitynamespace:cluster.local:GoogleComputeEngine");
+    }
+
+    #[test]
     fn files_replace_the_authority_and_own_output_is_no_source() {
         assert!(config(&[("FILE_MOUNTED_CERTS", "true")]).unwrap().authority.is_none());
+        let google = [("FILE_MOUNTED_CERTS", "true"), ("CA_PROVIDER", "GoogleCAS")];
+        assert!(config(&google).unwrap().authority.is_none(), "nobody is asked, so nobody has to be named");
         let made = config(&[("OUTPUT_CERTS", "etc/../etc/certs/"), ("PROV_CERT", "./etc/certs")]).unwrap();
         assert!(made.pair.is_some(), "another spelling with a parent directory is another directory, as in Istio");
         let made = config(&[("OUTPUT_CERTS", "./etc/certs")]).unwrap();

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::{Authority, Citadel, Config, Order, answer, csr};
+use super::{Config, Order, answer, csr};
 use crate::istiod::Istiod;
 
 /// How long the CA may take.
@@ -18,7 +18,7 @@ pub async fn try_out(config: &Config) -> Result<String, String> {
         return Ok("not asked for: certificates come from files".to_owned());
     };
     let request = csr::request(&config.identity, config.key).map_err(|error| error.to_string())?;
-    let authority = Citadel::new(Istiod::new(way.clone()), config.signer.clone());
+    let authority = config.provider.authority(Istiod::new(way.clone()));
     let order = Order { csr: request.csr.clone(), validity: config.validity, deadline: DEADLINE };
     let answer = authority.sign(&order).await.map_err(|failure| failure.message)?;
     let issued = answer::check(request, &answer.chain, answer.roots, &config.identity, SystemTime::now());

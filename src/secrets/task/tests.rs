@@ -9,7 +9,7 @@ use std::{
 use super::*;
 use crate::{
     base::{Gates, Trigger},
-    secrets::{Answer, Config, Curve, Reserve, Secrets, testing::Authority as Signer},
+    secrets::{Answer, Config, Curve, Provider, Reserve, Secrets, testing::Authority as Signer},
     telemetry::metrics::Registry,
     wires::Workload,
 };
@@ -88,7 +88,7 @@ fn config() -> Config {
         key: KeyStyle { curve: Curve::P256, pkcs8: false },
         validity: 24 * HOUR,
         reserve: Reserve { ratio: 0.5, jitter: 0.01 },
-        signer: String::new(),
+        provider: Provider::Citadel(String::new()),
         authority: None,
         pair: None,
         roots: None,
