@@ -12,14 +12,16 @@ use crate::{
     Bench, Figure, median, milliseconds, process, sds,
     support::{
         agent::{Agent, Options},
-        istiod::Istiod,
+        istiod::{DELTA, Istiod},
         within,
     },
+    xds,
 };
 
 pub const METHOD: &str =
     "15 starts, medians: from fork of the agent until its Envoy runs, and until an SDS client has \"default\"";
-pub const IDLE_METHOD: &str = "an agent with one secret delivered, 5 s after its start, watched for 20 s";
+pub const IDLE_METHOD: &str =
+    "an agent with one secret delivered and Envoy's ADS at istiod, 5 s after its start, watched for 20 s";
 
 /// Written by the played Envoy into its working directory.
 const STAMP: &str = "envoy-started";
@@ -43,10 +45,10 @@ pub async fn run(bench: &Bench) -> Vec<Figure> {
 }
 
 pub async fn idle(bench: &Bench) -> Vec<Figure> {
-    let istiod = Istiod::start().await;
-    let agent = start(bench, &istiod);
-    let pid = agent.pid();
-    let _secret = sds::subscribe(agent.sds_socket()).await;
+    let mut istiod = Istiod::start().await;
+    let relayed = xds::relayed(bench, &mut istiod, DELTA).await;
+    let pid = relayed.agent.pid();
+    let _secret = sds::subscribe(relayed.agent.sds_socket()).await;
     tokio::time::sleep(Duration::from_secs(5)).await;
     let (cpu, wakeups) = (process::cpu(pid), process::wakeups(pid));
     tokio::time::sleep(Duration::from_secs(20)).await;

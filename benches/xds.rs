@@ -32,14 +32,14 @@ pub const RECONNECT_METHOD: &str = "istiod killed and started again at once; fro
 const CDS: &str = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
 
 /// A stream of Envoy's with its counterpart at istiod, the first request sent.
-struct Relayed {
-    agent: Agent,
+pub struct Relayed {
+    pub agent: Agent,
     _requests: Sender,
     responses: Receiver,
     ads: Ads,
 }
 
-async fn relayed(bench: &Bench, istiod: &mut Istiod, path: &str) -> Relayed {
+pub async fn relayed(bench: &Bench, istiod: &mut Istiod, path: &str) -> Relayed {
     let agent = start::start(bench, istiod);
     let (mut requests, responses) = envoy::stream(agent.ads_socket(), path).await;
     requests.send_raw(first_request(path)).await.unwrap();
