@@ -24,6 +24,8 @@ const FILES: &[&str] = &[
 #[allow(clippy::disallowed_methods, reason = "cargo tells build scripts where to write by the environment")]
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=proto");
+    // What the linker reads (scripts/build-musl).
+    println!("cargo:rerun-if-changed=scripts/musl");
     println!("cargo:rerun-if-env-changed=FOOTMAN_REVISION");
     let out = PathBuf::from(std::env::var("OUT_DIR")?);
     let descriptors = protox::compile(FILES, ["proto"])?;
