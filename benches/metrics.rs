@@ -72,7 +72,14 @@ async fn scrapes(agent: &Agent, what: &str) -> Vec<Figure> {
 
 /// Scrapes the agent, reading in small pieces as a scraper would.
 async fn scrape(agent: &Agent) -> usize {
-    let url = format!("http://127.0.0.1:{}/stats/prometheus", agent.status_port);
+    let (status, length) = get(agent, "/stats/prometheus").await;
+    assert_eq!(status, 200);
+    length
+}
+
+/// Asks the status port, when it is bound: the answer's status and the length of its body.
+pub async fn get(agent: &Agent, path: &str) -> (u16, usize) {
+    let url = format!("http://127.0.0.1:{}{path}", agent.status_port);
     let request = client::Request::get(&url).unwrap().timeout(Duration::from_secs(30));
     let mut response = loop {
         match request.send(None).await {
@@ -81,12 +88,11 @@ async fn scrape(agent: &Agent) -> usize {
             Err(_) => tokio::task::yield_now().await,
         }
     };
-    assert_eq!(response.status, 200);
     let mut length = 0;
-    while let Some(chunk) = within("a piece of the scrape", response.body.chunk()).await.unwrap() {
+    while let Some(chunk) = within("a piece of the answer", response.body.chunk()).await.unwrap() {
         length += chunk.len();
     }
-    length
+    (response.status, length)
 }
 
 async fn expose(port: u16, body: Bytes) -> Trigger {

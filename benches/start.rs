@@ -9,7 +9,7 @@ use std::{
 use footman::net::files::Watcher;
 
 use crate::{
-    Bench, Figure, median, milliseconds, process, sds,
+    Bench, Figure, median, metrics, milliseconds, process, sds,
     support::{
         agent::{Agent, Options},
         istiod::{DELTA, Istiod},
@@ -20,8 +20,7 @@ use crate::{
 
 pub const METHOD: &str =
     "15 starts, medians: from fork of the agent until its Envoy runs, and until an SDS client has \"default\"";
-pub const IDLE_METHOD: &str =
-    "an agent with one secret delivered and Envoy's ADS at istiod, 5 s after its start, watched for 20 s";
+pub const IDLE_METHOD: &str = "an agent that has passed configuration and secrets and was asked for readiness and metrics once, 5 s later, watched for 20 s";
 
 /// Written by the played Envoy into its working directory.
 const STAMP: &str = "envoy-started";
@@ -46,9 +45,15 @@ pub async fn run(bench: &Bench) -> Vec<Figure> {
 
 pub async fn idle(bench: &Bench) -> Vec<Figure> {
     let mut istiod = Istiod::start().await;
-    let relayed = xds::relayed(bench, &mut istiod, DELTA).await;
+    let mut relayed = xds::relayed(bench, &mut istiod, DELTA).await;
     let pid = relayed.agent.pid();
+    relayed.configure().await;
+    // One Envoy goes, the next one comes.
+    drop(sds::subscribe(relayed.agent.sds_socket()).await);
     let _secret = sds::subscribe(relayed.agent.sds_socket()).await;
+    for path in ["/healthz/ready", "/stats/prometheus"] {
+        metrics::get(&relayed.agent, path).await;
+    }
     tokio::time::sleep(Duration::from_secs(5)).await;
     let (cpu, wakeups) = (process::cpu(pid), process::wakeups(pid));
     tokio::time::sleep(Duration::from_secs(20)).await;

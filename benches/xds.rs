@@ -108,7 +108,15 @@ pub async fn push(bench: &Bench) -> Vec<Figure> {
 }
 
 impl Relayed {
-    /// Passes a response through the agent; milliseconds from its first bytes leaving istiod to their arrival at Envoy.
+    /// Passes a small response through the agent, which holds it until it has seen it all.
+    pub async fn configure(&mut self) {
+        let small = response(DELTA, 1, 300);
+        self.ads.responses.send_raw(small.clone()).await.unwrap();
+        let bytes = within("a response at Envoy", self.responses.raw(MAX_MESSAGE)).await.unwrap().unwrap();
+        assert_eq!(bytes, small);
+    }
+
+    /// Passes a large response through the agent; milliseconds from its first bytes leaving istiod to their arrival at Envoy.
     async fn pass(&mut self, response: &Bytes) -> f64 {
         let began = Instant::now();
         self.ads.responses.begin(response.len()).unwrap();
