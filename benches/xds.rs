@@ -34,7 +34,7 @@ const CDS: &str = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
 /// A stream of Envoy's with its counterpart at istiod, the first request sent.
 pub struct Relayed {
     pub agent: Agent,
-    _requests: Sender,
+    requests: Sender,
     responses: Receiver,
     ads: Ads,
 }
@@ -45,7 +45,7 @@ pub async fn relayed(bench: &Bench, istiod: &mut Istiod, path: &str) -> Relayed 
     requests.send_raw(first_request(path)).await.unwrap();
     let mut ads = istiod.stream().await;
     within("Envoy's first request", ads.requests.raw(MAX_MESSAGE)).await.unwrap();
-    Relayed { agent, _requests: requests, responses, ads }
+    Relayed { agent, requests, responses, ads }
 }
 
 fn first_request(path: &str) -> Bytes {
@@ -108,12 +108,16 @@ pub async fn push(bench: &Bench) -> Vec<Figure> {
 }
 
 impl Relayed {
-    /// Passes a small response through the agent, which holds it until it has seen it all.
+    /// Passes a small response through the agent, which holds it until it has seen it all, and Envoy's acknowledgement back.
     pub async fn configure(&mut self) {
         let small = response(DELTA, 1, 300);
         self.ads.responses.send_raw(small.clone()).await.unwrap();
         let bytes = within("a response at Envoy", self.responses.raw(MAX_MESSAGE)).await.unwrap().unwrap();
         assert_eq!(bytes, small);
+        let ack =
+            DeltaDiscoveryRequest { type_url: CDS.to_owned(), response_nonce: "n".to_owned(), ..Default::default() };
+        self.requests.send_raw(ack.encode_to_vec().into()).await.unwrap();
+        within("Envoy's acknowledgement", self.ads.requests.raw(MAX_MESSAGE)).await.unwrap();
     }
 
     /// Passes a large response through the agent; milliseconds from its first bytes leaving istiod to their arrival at Envoy.
@@ -174,7 +178,7 @@ pub async fn small(bench: &Bench) -> Vec<Figure> {
 
 pub async fn reconnect(bench: &Bench) -> Vec<Figure> {
     let mut istiod = Istiod::start().await;
-    let Relayed { agent, _requests: mut requests, mut responses, ads } = relayed(bench, &mut istiod, DELTA).await;
+    let Relayed { agent, mut requests, mut responses, ads } = relayed(bench, &mut istiod, DELTA).await;
     drop(ads);
     let mut delays = Vec::new();
     for _ in 0..9 {

@@ -71,7 +71,8 @@ impl Agent {
         env.extend(options.env.iter().map(|(name, value)| (*name, (*value).to_owned())));
         let log = File::create(folder.join("agent.log")).unwrap();
         let child = Command::new(options.binary)
-            .args(["proxy", "sidecar", "--domain", "ns1.svc.cluster.local"])
+            .args(["proxy", "sidecar", "--domain", "ns1.svc.cluster.local", "--proxyLogLevel=warning"])
+            .args(["--proxyComponentLogLevel=misc:error", "--log_output_level=default:info"])
             .current_dir(&*folder)
             .env_clear()
             .envs(env)
