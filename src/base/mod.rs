@@ -4,13 +4,13 @@
 mod backoff;
 mod clock;
 mod drain;
+mod future;
 mod gate;
-mod race;
 mod random;
 
 pub use backoff::{Backoff, Policy};
 pub use clock::{Clock, civil_date};
 pub use drain::{Drain, Trigger};
+pub use future::{BoxFuture, apart, first};
 pub use gate::{Gate, Gates};
-pub use race::{BoxFuture, apart, first};
 pub use random::{random_below, random_u64, random_unit};

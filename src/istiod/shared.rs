@@ -226,7 +226,7 @@ impl Purpose {
     }
 
     /// The token, if there is one; why there is none is logged when it changes. A machine's token that cannot be fetched fails the call,
-    /// as in Istio: istiod need not be asked by nobody. Whoever has no token file may have a certificate, but not for Google.
+    /// as in Istio, and so does one that Google is to exchange. Whoever has no token file may have a certificate for istiod.
     async fn token(&self) -> Result<Option<String>, Status> {
         let (token, complaint) = match self.token.get().await {
             Ok(token) => (token, None),
