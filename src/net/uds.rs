@@ -1,5 +1,7 @@
 //! Unix stream sockets that the agent serves on: stale files replaced, live ones refused, removed when closed.
 
+mod stream;
+
 use std::{
     fs::Permissions,
     io,
@@ -7,7 +9,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::UnixListener;
+
+pub use stream::Stream;
 
 /// A bound socket; dropping it removes its file.
 #[derive(Debug)]
@@ -68,8 +72,9 @@ impl Listener {
     ///
     /// # Errors
     /// As `accept(2)`; running out of descriptors is worth another try.
-    pub async fn accept(&self) -> io::Result<UnixStream> {
-        self.listener.accept().await.map(|(stream, _)| stream)
+    pub async fn accept(&self) -> io::Result<Stream> {
+        let (socket, _) = self.listener.accept().await?;
+        Stream::new(socket.into_std()?)
     }
 
     /// Where it is bound.

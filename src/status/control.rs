@@ -3,16 +3,13 @@
 //! On the status port any process of the pod may call them. Where `FOOTMAN_CONTROL_SOCKET` names a socket, they are taken there only,
 //! from processes of the agent's own user or root.
 
-use std::io;
+use std::{io, os::fd::AsFd};
 
 use nix::{
     sys::socket::{getsockopt, sockopt},
     unistd::getuid,
 };
-use tokio::{
-    net::UnixStream,
-    sync::{mpsc, oneshot},
-};
+use tokio::sync::{mpsc, oneshot};
 
 use super::routes::{not_found, wrong_method};
 use crate::{
@@ -57,7 +54,7 @@ impl Service for Control {
 }
 
 /// Whether the process at the other end may control the agent.
-pub fn is_owner(stream: &UnixStream) -> bool {
+pub fn is_owner(stream: &impl AsFd) -> bool {
     let peer = getsockopt(stream, sockopt::PeerCredentials);
     peer.is_ok_and(|peer| peer.uid() == 0 || peer.uid() == getuid().as_raw())
 }

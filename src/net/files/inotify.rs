@@ -12,9 +12,10 @@ use nix::{
     errno::Errno,
     sys::inotify::{AddWatchFlags, InitFlags, Inotify as Instance, InotifyEvent, WatchDescriptor},
 };
-use tokio::io::unix::AsyncFd;
+use tokio::io::{Interest, unix::AsyncFd};
 
 use super::walk;
+use crate::net::registered;
 
 /// `IN_MASK_ADD` of `inotify_add_watch(2)`, which nix does not name: a directory may be a step of several paths.
 const MASK_ADD: AddWatchFlags = AddWatchFlags::from_bits_retain(0x2000_0000);
@@ -47,12 +48,7 @@ struct Watch {
 impl Inotify {
     pub(super) fn new() -> io::Result<Inotify> {
         let instance = Instance::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
-        #[allow(
-            deprecated,
-            reason = "its successor is unsafe; Descriptor keeps its one descriptor open as long as it lives"
-        )]
-        let instance = AsyncFd::new(Descriptor(instance))?;
-        Ok(Inotify { instance, watches: BTreeMap::new() })
+        Ok(Inotify { instance: registered(Descriptor(instance), Interest::READABLE)?, watches: BTreeMap::new() })
     }
 
     /// Watches what leads to `paths`, and nothing else any more. A directory that does not exist is no error: its parent is
