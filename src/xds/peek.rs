@@ -68,35 +68,50 @@ static DELTA_RESPONSE: &Table = &[
     (5, Take::Text(Text::Nonce)),
 ];
 
+/// Messages within one another that a table may list: a response, a resource of it, what that resource holds.
+const DEPTH: usize = 3;
+
 /// A message within the message.
+#[derive(Clone, Copy)]
 struct Level {
     table: &'static Table,
-    /// Bytes of it that are still to come.
-    left: usize,
+    /// Where it ends, from the beginning of the outermost message.
+    end: usize,
 }
 
+#[derive(Clone, Copy)]
 enum State {
-    /// Within a tag or a length: the bits so far.
-    Tag(Varint),
-    Length(u32, Varint),
+    Tag,
+    /// Within the length of this field.
+    Length(u32),
     /// Within the value of a varint field.
     Number,
-    Skip(usize),
-    Capture(Text, usize),
+    Skip,
+    Capture(Text),
     Broken,
-}
-
-#[derive(Default)]
-struct Varint {
-    value: u64,
-    shift: u32,
 }
 
 /// The walk through one message.
 pub struct Peek {
-    levels: Vec<Level>,
+    /// Bytes that were fed so far.
+    at: usize,
     state: State,
-    texts: [Option<Vec<u8>>; TEXTS],
+    /// Where `Skip` and `Capture` end.
+    until: usize,
+    /// Within a tag or a length: the bits so far, and how many.
+    value: u64,
+    bits: u32,
+    levels: [Level; DEPTH],
+    /// The one among them that `at` is in.
+    innermost: usize,
+    texts: [Seen; TEXTS],
+}
+
+/// A text, if it was seen; its memory stays for the next message.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Seen {
+    seen: bool,
+    bytes: Vec<u8>,
 }
 
 impl Peek {
@@ -110,45 +125,55 @@ impl Peek {
         Peek::new(if kind == Kind::Sotw { SOTW_RESPONSE } else { DELTA_RESPONSE }, length)
     }
 
+    /// Begins anew, with another message of the same kind.
+    pub fn restart(&mut self, length: usize) {
+        (self.at, self.state, self.value, self.bits, self.innermost) = (0, State::Tag, 0, 0, 0);
+        self.levels[0].end = length;
+        for text in &mut self.texts {
+            text.seen = false;
+        }
+    }
+
     fn new(table: &'static Table, length: usize) -> Peek {
         Peek {
-            levels: vec![Level { table, left: length }],
-            state: State::Tag(Varint::default()),
+            at: 0,
+            state: State::Tag,
+            until: 0,
+            value: 0,
+            bits: 0,
+            levels: [Level { table, end: length }; DEPTH],
+            innermost: 0,
             texts: Default::default(),
         }
     }
 
     /// Walks through the next bytes of the message.
     pub fn feed(&mut self, mut bytes: &[u8]) {
-        while !bytes.is_empty() {
-            let used = match &mut self.state {
+        while let Some((&first, rest)) = bytes.split_first() {
+            match self.state {
                 State::Broken => return,
-                State::Skip(left) => {
-                    let used = bytes.len().min(*left);
-                    *left -= used;
-                    used
+                State::Skip => bytes = &bytes[self.pass(bytes)..],
+                State::Capture(text) => {
+                    let passed = self.pass(bytes);
+                    let taken = &mut self.texts[text as usize].bytes;
+                    let room = LONGEST - taken.len();
+                    taken.extend_from_slice(&bytes[..passed.min(room)]);
+                    bytes = &bytes[passed..];
                 }
-                State::Capture(text, left) => {
-                    let used = bytes.len().min(*left);
-                    let taken = self.texts[*text as usize].get_or_insert_default();
-                    let room = LONGEST.saturating_sub(taken.len());
-                    taken.extend_from_slice(&bytes[..used.min(room)]);
-                    *left -= used;
-                    used
+                State::Tag | State::Length(_) | State::Number => {
+                    self.at += 1;
+                    self.byte(first);
+                    bytes = rest;
                 }
-                State::Tag(_) | State::Length(..) | State::Number => {
-                    self.byte(bytes[0]);
-                    1
-                }
-            };
-            bytes = &bytes[used..];
-            self.advance(used);
+            }
+            self.leave();
         }
     }
 
     /// A text that was seen so far; the last one when there were several, as protobuf has it.
     pub fn text(&self, text: Text) -> Option<&str> {
-        self.texts[text as usize].as_deref().and_then(|bytes| std::str::from_utf8(bytes).ok())
+        let text = &self.texts[text as usize];
+        if text.seen { std::str::from_utf8(&text.bytes).ok() } else { None }
     }
 
     /// The type of the message: what it says, or else what its first resource says.
@@ -158,73 +183,94 @@ impl Peek {
 
     /// Whether the bytes are no protobuf message, or end within a field.
     pub fn is_broken(&self) -> bool {
-        !matches!(&self.state, State::Tag(varint) if varint.shift == 0)
+        !matches!(self.state, State::Tag) || self.bits > 0
     }
 
+    /// Goes on to the end of a skipped or captured value, as far as there are bytes; how many there were.
+    fn pass(&mut self, bytes: &[u8]) -> usize {
+        let passed = bytes.len().min(self.until - self.at);
+        self.at += passed;
+        if self.at == self.until {
+            self.state = State::Tag;
+        }
+        passed
+    }
+
+    /// A byte of a varint; `at` is behind it.
     fn byte(&mut self, byte: u8) {
-        let state = std::mem::replace(&mut self.state, State::Broken);
-        self.state = match state {
-            State::Tag(varint) => match varint.push(byte) {
-                Ok(Ok(tag)) => self.tag(tag),
-                Ok(Err(varint)) => State::Tag(varint),
-                Err(TooLong) => State::Broken,
-            },
-            State::Length(field, varint) => match varint.push(byte) {
-                Ok(Ok(length)) => self.length(field, length),
-                Ok(Err(varint)) => State::Length(field, varint),
-                Err(TooLong) => State::Broken,
-            },
-            State::Number if byte & 0x80 != 0 => State::Number,
-            _ => State::Tag(Varint::default()),
-        };
+        let last = byte & 0x80 == 0;
+        if let State::Number = self.state {
+            if last {
+                self.state = State::Tag;
+            }
+            return;
+        }
+        if self.bits > 63 {
+            self.state = State::Broken;
+            return;
+        }
+        self.value |= u64::from(byte & 0x7f) << self.bits;
+        self.bits += 7;
+        if last {
+            let value = std::mem::take(&mut self.value);
+            self.bits = 0;
+            self.state = match self.state {
+                State::Length(field) => self.length(field, value),
+                _ => self.tag(value),
+            };
+        }
     }
 
     fn tag(&mut self, tag: u64) -> State {
         let Ok(field) = u32::try_from(tag >> 3) else { return State::Broken };
-        match tag & 7 {
-            _ if field == 0 => State::Broken,
-            0 => State::Number,
-            1 => State::Skip(8),
-            2 => State::Length(field, Varint::default()),
-            5 => State::Skip(4),
-            _ => State::Broken,
+        let fixed = match tag & 7 {
+            _ if field == 0 => return State::Broken,
+            0 => return State::Number,
+            2 => return State::Length(field),
+            1 => 8,
+            5 => 4,
+            _ => return State::Broken,
+        };
+        if fixed > self.left() {
+            return State::Broken;
         }
+        self.until = self.at + fixed;
+        State::Skip
     }
 
     fn length(&mut self, field: u32, length: u64) -> State {
-        let Some(level) = self.levels.last() else { return State::Broken };
-        // The byte at hand is counted in `left` until `advance`.
-        let Some(length) = usize::try_from(length).ok().filter(|length| *length < level.left) else {
+        let Some(length) = usize::try_from(length).ok().filter(|length| *length <= self.left()) else {
             return State::Broken;
         };
-        match level.table.iter().find(|(number, _)| *number == field) {
+        self.until = self.at + length;
+        let state = match self.levels[self.innermost].table.iter().find(|(number, _)| *number == field) {
             Some((_, Take::Text(text))) => {
                 // Empty, or the last of several.
-                self.texts[*text as usize] = Some(Vec::new());
-                State::Capture(*text, length)
+                self.texts[*text as usize].see(length);
+                State::Capture(*text)
             }
-            Some((_, Take::Into(text, table))) if self.texts[*text as usize].is_none() => {
+            Some((_, Take::Into(text, table))) if !self.texts[*text as usize].seen => {
                 if matches!(text, Text::Error) {
-                    self.texts[Text::Error as usize] = Some(Vec::new());
+                    self.texts[Text::Error as usize].see(0);
                 }
-                // One more than its length: the byte at hand is taken off every level.
-                self.levels.push(Level { table, left: length + 1 });
-                State::Tag(Varint::default())
+                self.innermost += 1;
+                self.levels[self.innermost] = Level { table, end: self.until };
+                return State::Tag;
             }
-            _ => State::Skip(length),
-        }
+            _ => State::Skip,
+        };
+        if length == 0 { State::Tag } else { state }
     }
 
-    /// Takes bytes off every level and leaves those that are complete.
-    fn advance(&mut self, used: usize) {
-        for level in &mut self.levels {
-            level.left = level.left.saturating_sub(used);
-        }
-        if matches!(self.state, State::Skip(0) | State::Capture(_, 0)) {
-            self.state = State::Tag(Varint::default());
-        }
-        while self.levels.len() > 1 && self.levels.last().is_some_and(|level| level.left == 0) {
-            self.levels.pop();
+    /// Bytes of the innermost message that are still to come.
+    fn left(&self) -> usize {
+        self.levels[self.innermost].end.saturating_sub(self.at)
+    }
+
+    /// Leaves the messages that are complete.
+    fn leave(&mut self) {
+        while self.innermost > 0 && self.levels[self.innermost].end == self.at {
+            self.innermost -= 1;
             // A message that ends within one of its fields is broken.
             if self.is_broken() {
                 self.state = State::Broken;
@@ -233,17 +279,12 @@ impl Peek {
     }
 }
 
-struct TooLong;
-
-impl Varint {
-    /// `Ok(Ok(value))` when complete.
-    fn push(mut self, byte: u8) -> Result<Result<u64, Varint>, TooLong> {
-        if self.shift > 63 {
-            return Err(TooLong);
-        }
-        self.value |= u64::from(byte & 0x7f) << self.shift;
-        self.shift += 7;
-        Ok(if byte & 0x80 == 0 { Ok(self.value) } else { Err(self) })
+impl Seen {
+    /// A text of so many bytes begins.
+    fn see(&mut self, length: usize) {
+        self.seen = true;
+        self.bytes.clear();
+        self.bytes.reserve_exact(length.min(LONGEST));
     }
 }
 
@@ -266,20 +307,25 @@ mod tests {
         Any { type_url: type_url.to_owned(), value: vec![0x2a; size].into() }
     }
 
-    /// Feeds in every way to cut in two, and byte by byte: all must see the same.
+    fn seen(peek: &Peek) -> Vec<Option<&[u8]>> {
+        peek.texts.iter().map(|text| text.seen.then_some(&text.bytes[..])).collect()
+    }
+
+    /// Feeds in every way to cut in two, one after the other, and byte by byte: all must see the same.
     fn peek(make: impl Fn(usize) -> Peek, bytes: &[u8]) -> Peek {
         let mut whole = make(bytes.len());
         whole.feed(bytes);
+        let mut parts = make(0);
         for cut in 0..bytes.len() {
-            let mut parts = make(bytes.len());
+            parts.restart(bytes.len());
             parts.feed(&bytes[..cut]);
             parts.feed(&bytes[cut..]);
-            assert_eq!(parts.texts, whole.texts, "cut at {cut}");
+            assert_eq!(seen(&parts), seen(&whole), "cut at {cut}");
             assert_eq!(parts.is_broken(), whole.is_broken(), "cut at {cut}");
         }
         let mut bytewise = make(bytes.len());
         bytes.chunks(1).for_each(|byte| bytewise.feed(byte));
-        assert_eq!(bytewise.texts, whole.texts);
+        assert_eq!(seen(&bytewise), seen(&whole));
         whole
     }
 

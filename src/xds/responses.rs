@@ -34,9 +34,10 @@ pub(super) struct Responses<'a> {
     stream: &'a Stream<'a>,
     istiod: Receiver,
     envoy: &'a mut Sender,
+    incoming: Incoming,
 }
 
-/// A response that has begun to come in.
+/// The response that comes in.
 struct Incoming {
     peek: Peek,
     length: usize,
@@ -58,7 +59,8 @@ enum Next {
 
 impl<'a> Responses<'a> {
     pub(super) fn new(stream: &'a Stream<'a>, istiod: Receiver, envoy: &'a mut Sender) -> Responses<'a> {
-        Responses { stream, istiod, envoy }
+        let incoming = Incoming { peek: Peek::response(stream.kind, 0), length: 0, held: Held::default() };
+        Responses { stream, istiod, envoy, incoming }
     }
 
     /// Relays until one side ends.
@@ -91,66 +93,75 @@ impl<'a> Responses<'a> {
     async fn next(&mut self) -> Next {
         tokio::select! {
             biased;
-            gone = self.envoy.closed() => Next::Gone(gone),
             step = self.stream.next_extension() => Next::Extension(step),
+            // Before Envoy's end, of which sending tells as well.
             piece = self.istiod.piece() => Next::Piece(piece),
+            gone = self.envoy.closed() => Next::Gone(gone),
         }
     }
 
     /// Takes one response of istiod's.
     async fn response(&mut self, length: usize) -> Result<(), End> {
-        let mut incoming = Incoming { peek: Peek::response(self.stream.kind, length), length, held: Held::default() };
+        self.incoming.restart(length);
         self.stream.proxy.metrics.responses.inc();
-        while !incoming.is_decidable() {
-            self.more(&mut incoming).await?;
+        while !self.incoming.is_decidable() {
+            self.more().await?;
         }
-        if incoming.is_complete() && incoming.peek.is_broken() {
+        let Incoming { peek, .. } = &self.incoming;
+        if self.incoming.is_complete() && peek.is_broken() {
             let message = "grpc: error unmarshalling response: the bytes are no discovery response";
             return Err(End::Istiod(Err(Status::new(Code::Internal, message))));
         }
-        let type_url = incoming.peek.type_url().unwrap_or_default().to_owned();
-        let route = match self.stream.proxy.taken.route(&type_url) {
-            Route::Drop if type_url.is_empty() && !incoming.is_complete() => Route::Forward,
+        let type_url = peek.type_url().unwrap_or_default();
+        let route = match self.stream.proxy.taken.route(type_url) {
+            Route::Drop if type_url.is_empty() && !self.incoming.is_complete() => Route::Forward,
             route => route,
         };
         match route {
-            Route::Forward => self.forward(&mut incoming).await?,
+            Route::Forward => self.forward().await?,
             Route::Drop => {
                 log::error!(target: "xdsproxy", "Skipping forwarding type url {type_url} to Envoy as it is not a valid Envoy type");
-                self.skip(&mut incoming).await?;
+                self.skip().await?;
             }
-            Route::Names | Route::Anchors | Route::Extensions => self.take(&mut incoming, route).await?,
+            Route::Names | Route::Anchors | Route::Extensions => self.take(route).await?,
         }
-        self.stream.entry.responded(&incoming.peek, length);
+        let Incoming { peek, .. } = &self.incoming;
+        self.stream.entry.responded(peek, length);
         self.stream.served();
-        log::debug!(target: "xdsproxy", "response for type url {type_url} of {length} bytes (id {})", self.stream.entry.id);
+        log::debug!(
+            target: "xdsproxy",
+            "response for type url {} of {length} bytes (id {})",
+            peek.type_url().unwrap_or_default(),
+            self.stream.entry.id
+        );
         Ok(())
     }
 
-    async fn forward(&mut self, incoming: &mut Incoming) -> Result<(), End> {
+    async fn forward(&mut self) -> Result<(), End> {
         let envoy_gone = |status| End::Envoy(Err(status));
         let begun = Instant::now();
-        let mut left = incoming.length - incoming.held.len();
-        let type_url = incoming.peek.type_url().unwrap_or_default().to_owned();
-        let held = incoming.held.take();
-        self.record(&type_url, |recorder| {
-            recorder.begin(&type_url, incoming.length);
-            recorder.piece(&type_url, &held);
+        let length = self.incoming.length;
+        let mut left = length - self.incoming.held.len();
+        let held = self.incoming.held.take();
+        let recorded = self.recorded();
+        self.record(&recorded, |recorder, type_url| {
+            recorder.begin(type_url, length);
+            recorder.piece(type_url, &held);
         });
-        self.envoy.begin(incoming.length).map_err(envoy_gone)?;
+        self.envoy.begin(length).map_err(envoy_gone)?;
         let waiting = self.istiod.hold();
         self.envoy.piece(held).await.map_err(envoy_gone)?;
         drop(waiting);
         while left > 0 {
             let data = self.data().await?;
             left -= data.len();
-            incoming.peek.feed(&data);
-            self.record(&type_url, |recorder| recorder.piece(&type_url, &data));
+            self.incoming.peek.feed(&data);
+            self.record(&recorded, |recorder, type_url| recorder.piece(type_url, &data));
             let _waiting = self.istiod.hold();
             self.envoy.piece(data).await.map_err(envoy_gone)?;
         }
-        let nonce = incoming.peek.text(Text::Nonce).unwrap_or_default();
-        self.record(&type_url, |recorder| recorder.end(&type_url, nonce));
+        let nonce = self.incoming.peek.text(Text::Nonce).unwrap_or_default();
+        self.record(&recorded, |recorder, type_url| recorder.end(type_url, nonce));
         let took = begun.elapsed();
         if took > SLOW {
             let delta = if self.stream.kind == Kind::Delta { "Delta" } else { "" };
@@ -159,11 +170,17 @@ impl<'a> Responses<'a> {
         Ok(())
     }
 
-    /// Keeps what passes, when that is asked for. Extension configurations that istiod sent for Envoy itself are not kept: they may
-    /// hold pull secrets.
-    fn record(&self, type_url: &str, note: impl FnOnce(&mut Recorder)) {
-        if let Some(mut recorder) = self.stream.recorder().filter(|_| type_url != ECDS) {
-            note(&mut recorder);
+    /// Under which type the response at hand is kept; `None` when it is not. Extension configurations that istiod sent for Envoy
+    /// itself are not kept: they may hold pull secrets.
+    fn recorded(&self) -> Option<String> {
+        drop(self.stream.recorder()?);
+        self.incoming.peek.type_url().filter(|type_url| *type_url != ECDS).map(str::to_owned)
+    }
+
+    /// Keeps what passes.
+    fn record(&self, recorded: &Option<String>, note: impl FnOnce(&mut Recorder, &str)) {
+        if let (Some(type_url), Some(mut recorder)) = (recorded, self.stream.recorder()) {
+            note(&mut recorder, type_url);
         }
     }
 
@@ -178,23 +195,23 @@ impl<'a> Responses<'a> {
         }
     }
 
-    async fn skip(&mut self, incoming: &mut Incoming) -> Result<(), End> {
-        let mut left = incoming.length - incoming.held.len();
-        incoming.held.take();
+    async fn skip(&mut self) -> Result<(), End> {
+        let mut left = self.incoming.length - self.incoming.held.len();
+        self.incoming.held.take();
         while left > 0 {
             let data = self.data().await?;
             left -= data.len();
-            incoming.peek.feed(&data);
+            self.incoming.peek.feed(&data);
         }
         Ok(())
     }
 
     /// Takes a response that is the agent's own, or that it has to rewrite.
-    async fn take(&mut self, incoming: &mut Incoming, route: Route) -> Result<(), End> {
-        while !incoming.is_complete() {
-            self.more(incoming).await?;
+    async fn take(&mut self, route: Route) -> Result<(), End> {
+        while !self.incoming.is_complete() {
+            self.more().await?;
         }
-        let whole = incoming.held.take();
+        let whole = self.incoming.held.take();
         if route == Route::Extensions {
             self.stream.received_extensions(whole);
         } else {
@@ -205,10 +222,10 @@ impl<'a> Responses<'a> {
     }
 
     /// Holds the next piece.
-    async fn more(&mut self, incoming: &mut Incoming) -> Result<(), End> {
+    async fn more(&mut self) -> Result<(), End> {
         let data = self.data().await?;
-        incoming.peek.feed(&data);
-        incoming.held.push(data);
+        self.incoming.peek.feed(&data);
+        self.incoming.held.push(data);
         Ok(())
     }
 
@@ -229,6 +246,12 @@ impl<'a> Responses<'a> {
 }
 
 impl Incoming {
+    fn restart(&mut self, length: usize) {
+        self.peek.restart(length);
+        self.length = length;
+        self.held = Held::default();
+    }
+
     fn is_complete(&self) -> bool {
         self.held.len() == self.length
     }
