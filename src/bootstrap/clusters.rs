@@ -1,8 +1,8 @@
 //! The clusters that Envoy has before istiod tells it more: itself, the agent's sockets, tracers and services.
 
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Map, Value as Json};
 
-use super::{Config, SDS_CLUSTER, XDS_CLUSTER, any, member, node::Node, tls};
+use super::{Config, SDS_CLUSTER, XDS_CLUSTER, any, json::json, member, node::Node, tls};
 use crate::config::{RemoteService, Tracer};
 
 const HTTP_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";

@@ -1,8 +1,8 @@
 //! The bootstrap as a whole, section by section in Istio's order.
 
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Map, Value as Json};
 
-use super::{Config, Surroundings, XDS_CLUSTER, any, clusters, listeners, node::Node, runtime, tracing};
+use super::{Config, Surroundings, XDS_CLUSTER, any, clusters, json::json, listeners, node::Node, runtime, tracing};
 
 const FILE_LOG: &str = "envoy.extensions.access_loggers.file.v3.FileAccessLog";
 const CONNECTIONS: &str = "envoy.extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig";
@@ -76,7 +76,7 @@ fn dynamic_resources(config: &Config) -> Json {
     let source = json!({"ads": {}, "initial_fetch_timeout": "0s", "resource_api_version": "V3"});
     let api_type = if config.delta_xds || config.is_waypoint { "DELTA_GRPC" } else { "GRPC" };
     json!({
-        "lds_config": source,
+        "lds_config": source.clone(),
         "cds_config": source,
         "ads_config": {
             "api_type": api_type,

@@ -127,13 +127,18 @@ pub fn write_to(config: &Config, around: &Surroundings, folder: &Path) -> Result
         put(&path, token.as_bytes(), PRIVATE, "lightstep's access token")?;
         files.push(path);
     }
-    let (name, text) = match &config.own {
-        Some(Own::Copied { text, is_yaml: true }) => ("envoy-rev.yaml", text.clone()),
-        Some(Own::Copied { text, .. }) => ("envoy-rev.json", text.clone()),
-        _ => ("envoy-rev.json", config.document(around).to_string()),
-    };
-    let path = folder.join(name);
-    put(&path, text.as_bytes(), PRIVATE, "the bootstrap")?;
+    let what = "the bootstrap";
+    let is_yaml = matches!(config.own, Some(Own::Copied { is_yaml: true, .. }));
+    let path = folder.join(if is_yaml { "envoy-rev.yaml" } else { "envoy-rev.json" });
+    match &config.own {
+        Some(Own::Copied { text, .. }) => put(&path, text.as_bytes(), PRIVATE, what)?,
+        _ => {
+            // Not by Display, which takes twice as long and holds up Envoy's start.
+            let made = serde_json::to_vec(&config.document(around));
+            let text = made.map_err(|error| Error::Write { what, path: path.clone(), source: error.into() })?;
+            put(&path, &text, PRIVATE, what)?;
+        }
+    }
     files.push(path.clone());
     Ok(Written { path, is_generated: true, files })
 }

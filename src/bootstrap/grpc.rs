@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Map, Value as Json};
 
-use super::{Config, GRPC_BOOTSTRAP, Surroundings, node::Node};
+use super::{Config, GRPC_BOOTSTRAP, Surroundings, json::json, node::Node};
 use crate::config::{Vars, clean};
 
 /// How often the libraries look at certificate files.

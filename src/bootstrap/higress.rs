@@ -3,9 +3,9 @@
 //! Higress's images carry their own template in the place of Istio's, so the template tells whose image this is; only that is
 //! read from it. `FOOTMAN_HIGRESS_BOOTSTRAP` decides where it is set.
 
-use serde_json::{Value as Json, json};
+use serde_json::Value as Json;
 
-use super::Family;
+use super::{Family, json::json};
 use crate::config::Vars;
 
 const VARIABLE: &str = "FOOTMAN_HIGRESS_BOOTSTRAP";
@@ -118,7 +118,7 @@ impl Flavor {
 
     /// The tags: Istio's (those before and those after the user's), the user's, and what Higress has instead.
     pub(super) fn tags(self, istio: [&[(&str, &str)]; 2], own: impl Iterator<Item = Json>) -> Vec<Json> {
-        let tag = |(name, regex): &(&str, &str)| json!({"tag_name": name, "regex": regex});
+        let tag = |(name, regex): &(&str, &str)| json!({"tag_name": *name, "regex": *regex});
         let kept = |names: &'static [&str]| move |tag: &&(&str, &str)| names.contains(&tag.0);
         let [earlier, later] = istio;
         let all = earlier.iter().chain(later);

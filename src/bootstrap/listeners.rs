@@ -1,8 +1,8 @@
 //! The listeners that Envoy opens before istiod tells it more: metrics, secure metrics, readiness.
 
-use serde_json::{Value as Json, json};
+use serde_json::Value as Json;
 
-use super::{Config, any, member, tls};
+use super::{Config, any, json::json, member, tls};
 
 const MANAGER: &str = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
 const COMPRESSOR: &str = "envoy.extensions.filters.http.compressor.v3.Compressor";
@@ -79,7 +79,8 @@ fn listener(address: &str, additional: Option<&str>, port: u16, manager: Json) -
 }
 
 fn manager(stat_prefix: &str, routes: &[(&str, &str)], compress: bool) -> Json {
-    let route = |(prefix, cluster): &(&str, &str)| json!({"match": {"prefix": prefix}, "route": {"cluster": cluster}});
+    let route =
+        |(prefix, cluster): &(&str, &str)| json!({"match": {"prefix": *prefix}, "route": {"cluster": *cluster}});
     let routes: Vec<Json> = routes.iter().map(route).collect();
     let mut filters: Vec<Json> = Vec::new();
     if compress {

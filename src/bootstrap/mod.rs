@@ -10,6 +10,7 @@ mod document;
 mod files;
 mod grpc;
 mod higress;
+mod json;
 mod listeners;
 mod metadata;
 mod node;
@@ -22,7 +23,7 @@ mod tracing;
 
 use std::net::IpAddr;
 
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Map, Value as Json};
 
 pub use argv::envoy_args;
 pub use files::{Error, Written, write, write_grpc, write_to};
@@ -33,6 +34,7 @@ use crate::config::{
     AuthPolicy, ConfigError, Errors, ISTIO_VERSION, ProxyConfig, Role, Tracer, Vars, is_link_local, split_host_port,
 };
 use higress::Flavor;
+use json::json;
 use metadata::{Labels, Metadata};
 use stats::Stats;
 
@@ -348,13 +350,9 @@ fn load_stats(metadata: &Metadata, errors: &mut Errors) -> Option<Json> {
 }
 
 /// A `google.protobuf.Any` of Envoy's API.
-fn any(kind: &str, fields: Json) -> Json {
-    let mut any = Map::new();
-    any.insert("@type".to_owned(), format!("type.googleapis.com/{kind}").into());
-    if let Json::Object(fields) = fields {
-        any.extend(fields);
-    }
-    Json::Object(any)
+fn any(kind: &str, mut fields: Json) -> Json {
+    member(&mut fields, "@type", format!("type.googleapis.com/{kind}").into());
+    fields
 }
 
 /// Adds a member to an object.

@@ -1,8 +1,8 @@
 //! The `node` section: who this proxy is. The rules are those of Istio's pkg/bootstrap/config.go.
 
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Map, Value as Json};
 
-use super::{Config, Surroundings, metadata::Metadata};
+use super::{Config, Surroundings, json::json, metadata::Metadata};
 use crate::config::ClusterName;
 
 /// The node as istiod will see it.
@@ -20,7 +20,7 @@ impl Node {
         let platform = &around.platform;
         metadata.set_labels(&config.labels, &platform.labels);
         if !platform.metadata.is_empty() {
-            metadata.set("PLATFORM_METADATA", json!(platform.metadata));
+            metadata.set("PLATFORM_METADATA", serde_json::json!(platform.metadata));
         }
         let locality = match metadata.label_locality(&config.labels) {
             Some(place) => place,
@@ -46,7 +46,12 @@ impl Node {
 
     /// As Envoy's bootstrap has it.
     pub(super) fn to_json(&self) -> Json {
-        json!({"id": self.id, "cluster": self.cluster, "locality": self.locality, "metadata": self.metadata.all()})
+        json!({
+            "id": self.id.as_str(),
+            "cluster": self.cluster.as_str(),
+            "locality": self.locality.clone(),
+            "metadata": self.metadata.all()
+        })
     }
 }
 

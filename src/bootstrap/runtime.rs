@@ -1,8 +1,8 @@
 //! The `layered_runtime` section: Istio's feature flags of Envoy, and those of the user over them.
 
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Map, Value as Json};
 
-use super::Config;
+use super::{Config, json::json};
 
 const REJECT_FRAGMENT: &str = "envoy.reloadable_features.http_reject_path_with_fragment";
 const STRIP_FRAGMENT: &str = "envoy.reloadable_features.http_strip_fragment_from_path_unsafe_if_disabled";

@@ -2,9 +2,9 @@
 
 use std::{net::IpAddr, time::Duration};
 
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Map, Value as Json};
 
-use super::{annotation, higress::Flavor, metadata::Metadata};
+use super::{annotation, higress::Flavor, json::json, metadata::Metadata};
 use crate::config::{Vars, parse_go_duration};
 
 /// How Envoy flushes when no annotation says otherwise.
@@ -88,7 +88,8 @@ impl Stats {
                 bootstrap.insert(name.to_owned(), seconds(interval).into());
             }
         }
-        let own = self.tags.iter().map(|name| json!({"tag_name": name, "regex": format!(r"({name}=\.=(.*?);\.;)")}));
+        let own =
+            self.tags.iter().map(|name| json!({"tag_name": name.as_str(), "regex": format!(r"({name}=\.=(.*?);\.;)")}));
         let (list, patterns) = match flavor.exclusions(&self.exclusions) {
             None => ("inclusion_list", self.patterns(metadata_discovery)),
             Some(patterns) => ("exclusion_list", patterns),
@@ -99,7 +100,7 @@ impl Stats {
             "stats_matcher": {list: {"patterns": patterns}}
         });
         if !self.buckets.is_empty() {
-            let setting = |(prefix, buckets): &(String, Json)| json!({"match": {"prefix": prefix}, "buckets": buckets});
+            let setting = |(prefix, buckets): &(String, Json)| json!({"match": {"prefix": prefix.as_str()}, "buckets": buckets.clone()});
             let settings: Vec<Json> = self.buckets.iter().map(setting).collect();
             super::member(&mut config, "histogram_bucket_settings", settings.into());
         }

@@ -1,8 +1,8 @@
 //! TLS of the bootstrap's own clusters and listeners; every certificate comes over SDS from the agent.
 
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Map, Value as Json};
 
-use super::{SDS_CLUSTER, any, metadata::Metadata};
+use super::{SDS_CLUSTER, any, json::json, metadata::Metadata};
 use crate::config::{ClientTls, Errors, TlsMode, Vars};
 
 const UPSTREAM: &str = "envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext";
@@ -34,7 +34,7 @@ pub(super) fn transport_socket(tls: Option<&ClientTls>, metadata: &Metadata, sni
         common.insert("tls_certificate_sds_secret_configs".to_owned(), json!([sds(&name, own)]));
     }
     if let Some(name) = validation {
-        let names: Vec<Json> = tls.subject_alt_names.iter().map(|name| json!({"exact": name})).collect();
+        let names: Vec<Json> = tls.subject_alt_names.iter().map(|name| json!({"exact": name.as_str()})).collect();
         let default = if names.is_empty() { json!({}) } else { json!({"match_subject_alt_names": names}) };
         let context =
             json!({"default_validation_context": default, "validation_context_sds_secret_config": sds(&name, own)});

@@ -1,8 +1,8 @@
 //! The `tracing` and `stats_sinks` sections: where Envoy sends spans and statistics.
 
-use serde_json::{Value as Json, json};
+use serde_json::Value as Json;
 
-use super::{Config, any, node::Node};
+use super::{Config, any, json::json, node::Node};
 use crate::config::Tracer;
 
 /// The tracer's section.
@@ -24,9 +24,11 @@ pub(super) fn tracing(config: &Config, node: &Node) -> Option<Json> {
             "LightstepConfig",
             json!({"collector_cluster": "lightstep", "access_token_file": config.token_path()}),
         ),
-        Tracer::Datadog(_) => {
-            ("datadog", "DatadogConfig", json!({"collector_cluster": "datadog_agent", "service_name": node.cluster}))
-        }
+        Tracer::Datadog(_) => (
+            "datadog",
+            "DatadogConfig",
+            json!({"collector_cluster": "datadog_agent", "service_name": node.cluster.as_str()}),
+        ),
         Tracer::Stackdriver | Tracer::OpenCensus => return None,
     };
     let settings = any(&format!("envoy.config.trace.v3.{kind}"), settings);
