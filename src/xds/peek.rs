@@ -172,8 +172,12 @@ impl Peek {
 
     /// A text that was seen so far; the last one when there were several, as protobuf has it.
     pub fn text(&self, text: Text) -> Option<&str> {
-        let text = &self.texts[text as usize];
-        if text.seen { std::str::from_utf8(&text.bytes).ok() } else { None }
+        let Seen { seen: true, bytes } = &self.texts[text as usize] else { return None };
+        match std::str::from_utf8(bytes) {
+            // Cut within a character.
+            Err(error) if error.error_len().is_none() => std::str::from_utf8(&bytes[..error.valid_up_to()]).ok(),
+            text => text.ok(),
+        }
     }
 
     /// The type of the message: what it says, or else what its first resource says.
@@ -414,5 +418,18 @@ mod tests {
         let mut seen = Peek::response(Kind::Sotw, bytes.len());
         seen.feed(&bytes);
         assert_eq!(seen.text(Text::Nonce).unwrap().len(), LONGEST);
+    }
+
+    #[test]
+    fn a_text_that_is_cut_within_a_character_is_still_there() {
+        let message = "x".repeat(LONGEST - 1) + "é";
+        let request = DeltaDiscoveryRequest {
+            error_detail: Some(Status { message, ..Status::default() }),
+            ..DeltaDiscoveryRequest::default()
+        };
+        let bytes = request.encode_to_vec();
+        let mut peek = Peek::request(Kind::Delta, bytes.len());
+        peek.feed(&bytes);
+        assert_eq!(peek.text(Text::Error).map(str::len), Some(LONGEST - 1));
     }
 }

@@ -278,7 +278,24 @@ impl Held {
         self.joined.extend_from_slice(&data);
     }
 
+    /// All of them; nothing stays behind that would keep their memory.
     fn take(&mut self) -> Bytes {
-        if self.joined.is_empty() { std::mem::take(&mut self.first) } else { self.joined.split().freeze() }
+        let Held { first, joined } = std::mem::take(self);
+        if joined.is_empty() { first } else { joined.freeze() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_held_leaves_no_memory_behind() {
+        let mut held = Held::default();
+        held.push(Bytes::from_static(b"one "));
+        held.push(Bytes::from_static(b"two"));
+        assert_eq!(held.len(), 7);
+        assert_eq!(held.take(), &b"one two"[..]);
+        assert_eq!((held.len(), held.joined.capacity()), (0, 0));
     }
 }

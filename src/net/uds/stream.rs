@@ -22,14 +22,17 @@ use crate::net::registered;
 #[derive(Debug)]
 pub struct Stream {
     socket: AsyncFd<UnixStream>,
-    /// The same socket once more, there while the kernel takes no more bytes.
+    /// The same socket once more, from the beginning: descriptors may have run out when it is needed.
+    twin: Option<OwnedFd>,
+    /// The twin, while the kernel takes no more bytes.
     full: Option<AsyncFd<OwnedFd>>,
 }
 
 impl Stream {
     pub(super) fn new(socket: UnixStream) -> io::Result<Stream> {
         socket.set_nonblocking(true)?;
-        Ok(Stream { socket: registered(socket, Interest::READABLE)?, full: None })
+        let twin = Some(socket.as_fd().try_clone_to_owned()?);
+        Ok(Stream { socket: registered(socket, Interest::READABLE)?, twin, full: None })
     }
 }
 
@@ -67,12 +70,14 @@ impl AsyncWrite for Stream {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => match ready {
                     Some(mut ready) => ready.clear_ready(),
                     None => {
-                        let socket = self.as_fd().try_clone_to_owned()?;
-                        self.full = Some(registered(socket, Interest::WRITABLE)?);
+                        let twin = self.twin.take().ok_or(io::ErrorKind::BrokenPipe)?;
+                        self.full = Some(registered(twin, Interest::WRITABLE)?);
                     }
                 },
                 written => {
-                    self.full = None;
+                    if let Some(full) = self.full.take() {
+                        self.twin = Some(full.into_inner());
+                    }
                     return Poll::Ready(written);
                 }
             }
