@@ -17,7 +17,10 @@ use footman::{
     istiod::{self, Istiod, Token},
     net::BoxIo,
     proto::{
-        envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse},
+        envoy::{
+            config::core::v3::Node,
+            service::discovery::v3::{DiscoveryRequest, DiscoveryResponse},
+        },
         google::protobuf::Any,
     },
     telemetry::metrics::Registry,
@@ -319,6 +322,38 @@ async fn own_responses_are_applied_and_answered() {
     istiod.send_raw(response(CDS, "last", 10)).await.unwrap();
     // Nothing of the agent's own has reached Envoy.
     assert_eq!(within("a response", responses.raw(MAX_MESSAGE)).await.unwrap(), Some(response(CDS, "last", 10)));
+}
+
+#[tokio::test]
+async fn an_istiod_that_reads_gets_every_answer() {
+    let mut lab = Lab::new().await;
+    let (mut requests, _responses) = lab.envoy(Kind::Sotw, Plan::default()).await;
+    requests.send(&request(CDS)).await.unwrap();
+    let (mut upstream, mut istiod) = lab.istiod().await;
+    next_type(&mut upstream).await;
+    let nonces: Vec<String> = (0..20).map(|number| format!("anchors-{number}")).collect();
+    for nonce in &nonces {
+        istiod.send_raw(response(PCDS, nonce, 0)).await.unwrap();
+    }
+    for nonce in &nonces {
+        let ack: DiscoveryRequest = within("an ACK", upstream.message(MAX_MESSAGE)).await.unwrap().unwrap();
+        assert_eq!(ack.response_nonce, *nonce);
+    }
+}
+
+#[tokio::test]
+async fn a_long_first_request_names_its_stream_as_well() {
+    let mut lab = Lab::new().await;
+    let node = Node { id: "sidecar~1".to_owned(), ..Node::default() };
+    let first = |names| DiscoveryRequest { node: Some(node.clone()), resource_names: names, ..request(CDS) };
+    let (mut requests, mut older) = lab.envoy(Kind::Sotw, Plan::default()).await;
+    requests.send(&first(Vec::new())).await.unwrap();
+    let (mut upstream, _istiod) = lab.istiod().await;
+    next_type(&mut upstream).await;
+    let (mut again, _newer) = lab.envoy(Kind::Sotw, Plan::default()).await;
+    again.send(&first(vec!["n".repeat(100_000)])).await.unwrap();
+    let (messages, _) = drain(&mut older).await;
+    assert!(messages.is_empty(), "the older stream has given way, without a message");
 }
 
 #[tokio::test]

@@ -76,7 +76,13 @@ impl Config {
         let mut errors = Errors::default();
         let proxy = vars.proxy();
         let tls = match proxy.control_plane_auth_policy {
-            AuthPolicy::None => None,
+            AuthPolicy::None => {
+                let address = &proxy.discovery_address;
+                vars.warn(format!(
+                    "controlPlaneAuthPolicy: NONE: {address} is called without TLS, the token goes there as it is"
+                ));
+                None
+            }
             AuthPolicy::MutualTls => match for_xds(vars) {
                 Ok(roots) => Some((roots, pair(vars, false))),
                 Err(reason) => {

@@ -2,7 +2,8 @@
 //!
 //! A file for each protocol and type: a header, then responses as they passed (`R`, length, bytes), each followed by `A` and its
 //! length-prefixed nonce once Envoy has accepted it. It is written under another name and renamed at its first acceptance. In
-//! state-of-the-world a response replaces the file; in delta a file holds what one stream carried. Secrets are never written.
+//! state-of-the-world a response replaces the file, but for endpoints, of which istiod sends what has changed; in delta, and of these,
+//! a file holds what one stream carried. Secrets are never written.
 
 use std::{
     collections::BTreeMap,
@@ -28,10 +29,12 @@ const CHUNK: usize = 16 * 1024;
 /// How many responses of a type Envoy may leave unanswered before the oldest is forgotten.
 const UNANSWERED: usize = 64;
 
+const ENDPOINTS: &str = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment";
+
 /// What is kept: everything that Envoy needs to serve, and no secrets.
 const KEPT: [&str; 6] = [
     "type.googleapis.com/envoy.config.cluster.v3.Cluster",
-    "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment",
+    ENDPOINTS,
     types::LDS,
     "type.googleapis.com/envoy.config.route.v3.RouteConfiguration",
     "type.googleapis.com/envoy.config.route.v3.ScopedRouteConfiguration",
@@ -155,7 +158,7 @@ impl Recorder {
         let Some(kept) = KEPT.iter().find(|kept| **kept == type_url) else { return };
         let fresh = match self.types.get(kept) {
             None => true,
-            Some(recording) => self.kind == Kind::Sotw && !recording.given_up,
+            Some(recording) => self.kind == Kind::Sotw && *kept != ENDPOINTS && !recording.given_up,
         };
         if fresh {
             let begun = Recording::begin(&self.store.folder, &self.fresh_path(kept));
@@ -306,6 +309,17 @@ mod tests {
         assert_eq!(folder.all(Kind::Sotw, types::LDS), [sotw("2")]);
         assert!(folder.0.age(Kind::Sotw).is_some());
         assert_eq!(folder.0.age(Kind::Delta), None);
+    }
+
+    #[test]
+    fn endpoints_add_up() {
+        let folder = Folder::new("endpoints", 1000);
+        let mut recorder = folder.0.recorder(Kind::Sotw);
+        for nonce in ["1", "2"] {
+            pass(&mut recorder, ENDPOINTS, nonce, &sotw(nonce));
+            recorder.accepted(ENDPOINTS, nonce);
+        }
+        assert_eq!(folder.all(Kind::Sotw, ENDPOINTS), [sotw("1"), sotw("2")]);
     }
 
     #[test]

@@ -125,9 +125,8 @@ impl Config {
             errors.add("ISTIO_GPRC_MAXSTREAMS", format!("{streams} is not a number of streams"));
             0
         });
-        let explicit = vars.text("ISTIO_GPRC_MAXRECVMSGSIZE").is_some();
-        let size = vars.int("ISTIO_GPRC_MAXRECVMSGSIZE", 0);
-        let max_request = usize::try_from(size).ok().filter(|_| explicit);
+        // Negative, also where it cannot be read: no limit.
+        let max_request = usize::try_from(vars.int("ISTIO_GPRC_MAXRECVMSGSIZE", -1)).ok();
         let keepalive = Keepalive {
             interval: vars.duration("GRPC_KEEPALIVE_INTERVAL", Duration::from_secs(30)),
             timeout: vars.duration("GRPC_KEEPALIVE_TIMEOUT", Duration::from_secs(10)),

@@ -107,6 +107,7 @@ impl<'a> Requests<'a> {
         let mut peek = Peek::request(self.stream.kind, length);
         if length > HELD {
             self.pass(length, &mut peek).await?;
+            self.stream.entry.identify(&peek);
         } else {
             let whole = self.envoy.rest(length, HELD).await.map_err(Refused::Envoy)?;
             peek.feed(&whole);

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use tokio::time::Instant;
+use tokio::{task::yield_now, time::Instant};
 
 use super::{
     Kind,
@@ -83,7 +83,7 @@ impl<'a> Responses<'a> {
                 self.envoy.send_raw(response).await.map_err(|status| End::Envoy(Err(status)))
             }
             Next::Extension(Step::ToIstiod(request)) => {
-                self.stream.answers.put(ECDS, request);
+                self.answer(ECDS, request).await;
                 Ok(())
             }
             Next::Gone(status) => Err(End::Envoy(Err(status))),
@@ -216,9 +216,15 @@ impl<'a> Responses<'a> {
             self.stream.received_extensions(whole);
         } else {
             let (type_url, answer) = intercept::take(self.stream, route, &whole).await;
-            self.stream.answers.put(type_url, answer);
+            self.answer(type_url, answer).await;
         }
         Ok(())
+    }
+
+    /// Leaves an answer to the other direction, which takes it before the next response is looked at; unless istiod reads nothing.
+    async fn answer(&self, type_url: &'static str, answer: Bytes) {
+        self.stream.answers.put(type_url, answer);
+        yield_now().await;
     }
 
     /// Holds the next piece.

@@ -125,6 +125,8 @@ async fn relay(proxy: &Proxy, kind: Kind, entry: &Entry, envoy: &mut Receiver, a
         served: AtomicBool::new(false),
     };
     let end = tokio::select! {
+        // The agent's own answer to one response leaves before the next response is taken.
+        biased;
         end = Requests::new(&stream, envoy, requests).run() => end,
         end = Responses::new(&stream, responses, answers).run() => end,
     };
@@ -161,6 +163,8 @@ async fn open(proxy: &Proxy, kind: Kind) -> Result<(Sender, Receiver), Status> {
 /// Counts and logs an end, where it is handled.
 fn report(proxy: &Proxy, entry: &Entry, end: &End) {
     let (side, class) = match end {
+        // Envoy has gone, in whatever way: with bytes unread its socket is reset.
+        End::Envoy(Err(status)) if status.is_transport() => ("downstream", Class::Expected),
         End::Envoy(end) => ("downstream", classify(end)),
         End::Istiod(end) => ("upstream", classify(end)),
         End::Unreachable(_) => ("upstream", Class::Unexpected),

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeSet,
     fs::{self, File},
     io::{self, Read},
-    os::unix::fs::{DirBuilderExt, MetadataExt},
+    os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
 };
 
@@ -24,10 +24,11 @@ pub(super) fn prepare(folder: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o755).create(folder)
 }
 
-/// Moves a complete file to `path`, on disk before it has its name there.
+/// Moves a complete file to `path`, on disk before it has its name there. Envoy reads it, perhaps as another user.
 pub(super) async fn place(module: Spooled, path: &Path) -> io::Result<()> {
     let parent = path.parent().unwrap_or(Path::new("/"));
     prepare(parent)?;
+    module.file.set_permissions(fs::Permissions::from_mode(0o644))?;
     sync(module.file).await?;
     module.path.persist(path)?;
     sync(File::open(parent)?).await
@@ -103,7 +104,7 @@ mod tests {
     use crate::wasm::{spool::Spool, testing::Folder};
 
     #[tokio::test]
-    async fn placed_files_are_whole_and_private() {
+    async fn placed_files_are_whole_and_for_envoy_to_read() {
         let folder = Folder::new();
         let key = Key { name: "n".to_owned(), checksum: "c".to_owned() };
         let path = path(folder.path(), &key);
@@ -112,7 +113,7 @@ mod tests {
         let spooled = spool.finish().unwrap();
         let sha256 = spooled.sha256.clone();
         place(spooled, &path).await.unwrap();
-        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o644);
         assert!(holds(&path, &sha256).await.unwrap());
         let before = stamp(&path).unwrap();
         fs::write(&path, b"modulE").unwrap();
