@@ -12,11 +12,9 @@ macro_rules! json {
         $crate::bootstrap::json::members!(object $($members)*);
         serde_json::Value::Object(object)
     }};
-    ([ $($elements:tt)* ]) => {{
-        let mut list = Vec::new();
-        $crate::bootstrap::json::elements!(list $($elements)*);
-        serde_json::Value::Array(list)
-    }};
+    ([ $($elements:tt)* ]) => {
+        serde_json::Value::Array($crate::bootstrap::json::elements!([] $($elements)*))
+    };
     ($value:expr) => { serde_json::Value::from($value) };
 }
 
@@ -37,16 +35,14 @@ macro_rules! members {
     };
 }
 
-/// Takes one element after the other.
+/// Takes one element after the other, into the brackets.
 macro_rules! elements {
-    ($list:ident) => {};
-    ($list:ident { $($value:tt)* } $(, $($rest:tt)*)?) => {
-        $list.push($crate::bootstrap::json::json!({ $($value)* }));
-        $($crate::bootstrap::json::elements!($list $($rest)*);)?
+    ([ $($taken:expr,)* ]) => { vec![$($taken),*] };
+    ([ $($taken:expr,)* ] { $($value:tt)* } $(, $($rest:tt)*)?) => {
+        $crate::bootstrap::json::elements!([ $($taken,)* $crate::bootstrap::json::json!({ $($value)* }), ] $($($rest)*)?)
     };
-    ($list:ident $value:expr $(, $($rest:tt)*)?) => {
-        $list.push(serde_json::Value::from($value));
-        $($crate::bootstrap::json::elements!($list $($rest)*);)?
+    ([ $($taken:expr,)* ] $value:expr $(, $($rest:tt)*)?) => {
+        $crate::bootstrap::json::elements!([ $($taken,)* serde_json::Value::from($value), ] $($($rest)*)?)
     };
 }
 
