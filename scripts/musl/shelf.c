@@ -13,7 +13,10 @@
 #include <stddef.h>
 #include <string.h>
 
-/* Larger maps go straight to the kernel: three frames of 16 KiB, with malloc's own bytes, are 56 KiB. */
+/* Two sorts of maps come again at once: a page or two of small blocks, and three frames of 16 KiB, 56 KiB with malloc's own
+ * bytes. All others go back to the kernel: an idle agent would keep them in vain. */
+#define SMALL (8u << 10)
+#define FRAMES (48u << 10)
 #define LARGEST (64u << 10)
 
 /* So many bytes are kept: two such maps. */
@@ -65,6 +68,8 @@ static void forget(struct map *map) {
     map->start = NULL;
 }
 
+static int comes_again(size_t length) { return length <= SMALL || (length >= FRAMES && length <= LARGEST); }
+
 static struct map *find(void *start, size_t length) {
     for (struct map *map = maps; map < maps + REMEMBERED; map++)
         if (map->start == start && map->length == length && !map->kept) return map;
@@ -72,7 +77,7 @@ static struct map *find(void *start, size_t length) {
 }
 
 void *__wrap___mmap(void *start, size_t length, int prot, int flags, int fd, long offset) {
-    if (start || prot != PROT || flags != FLAGS || length > LARGEST)
+    if (start || prot != PROT || flags != FLAGS || !comes_again(length))
         return __real___mmap(start, length, prot, flags, fd, offset);
     take_lock();
     for (struct map *map = maps; map < maps + REMEMBERED; map++) {
@@ -100,7 +105,7 @@ void *__wrap___mmap(void *start, size_t length, int prot, int flags, int fd, lon
 }
 
 int __wrap___munmap(void *start, size_t length) {
-    if (!start || length > LARGEST) return __real___munmap(start, length);
+    if (!start || !comes_again(length)) return __real___munmap(start, length);
     take_lock();
     struct map *map = find(start, length);
     if (map) {
