@@ -357,6 +357,32 @@ async fn a_long_first_request_names_its_stream_as_well() {
 }
 
 #[tokio::test]
+async fn an_envoy_that_dies_with_bytes_unread_is_no_error() {
+    let mut lab = Lab::new().await;
+    let kept = std::os::unix::net::UnixStream::connect(&lab.socket).unwrap();
+    kept.set_nonblocking(true).unwrap();
+    let io = UnixStream::from_std(kept.try_clone().unwrap()).unwrap();
+    let (client, drive) = Client::handshake(Box::new(io), Settings::default()).await.unwrap();
+    let drive = tokio::spawn(drive);
+    let call = Call { path: Kind::Sotw.method(), authority: "x", ..Call::default() };
+    let (mut requests, _responses) = client.stream(&call).await.unwrap();
+    requests.send(&request(CDS)).await.unwrap();
+    let (mut upstream, mut istiod) = lab.istiod().await;
+    next_type(&mut upstream).await;
+    // From here on nobody reads, and the socket is still open.
+    drive.abort();
+    assert!(drive.await.unwrap_err().is_cancelled());
+    istiod.send_raw(response(CDS, "n", 10)).await.unwrap();
+    let kept = UnixStream::from_std(kept).unwrap();
+    within("bytes for Envoy", kept.readable()).await.unwrap();
+    drop(kept);
+    drain(&mut upstream).await;
+    let text = lab.registry.text();
+    assert!(text.contains("envoy_connection_terminations{type=\"cancelled\"} 1"), "{text}");
+    assert!(!text.contains("envoy_connection_terminations{type=\"error\"} 1"), "{text}");
+}
+
+#[tokio::test]
 async fn only_the_newest_health_waits_for_an_istiod_that_does_not_read() {
     let mut lab = Lab::new().await;
     let (mut requests, _responses) = lab.envoy(Kind::Sotw, Plan::default()).await;

@@ -20,7 +20,7 @@ impl Node {
         let platform = &around.platform;
         metadata.set_labels(&config.labels, &platform.labels);
         if !platform.metadata.is_empty() {
-            metadata.set("PLATFORM_METADATA", serde_json::json!(platform.metadata));
+            metadata.set("PLATFORM_METADATA", platform.metadata.clone().into_iter().collect::<Json>());
         }
         let locality = match metadata.label_locality(&config.labels) {
             Some(place) => place,

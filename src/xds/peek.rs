@@ -174,9 +174,11 @@ impl Peek {
     pub fn text(&self, text: Text) -> Option<&str> {
         let Seen { seen: true, bytes } = &self.texts[text as usize] else { return None };
         match std::str::from_utf8(bytes) {
-            // Cut within a character.
-            Err(error) if error.error_len().is_none() => std::str::from_utf8(&bytes[..error.valid_up_to()]).ok(),
-            text => text.ok(),
+            // Cut within a character; and a NACK is one whatever its text.
+            Err(error) if error.error_len().is_none() || matches!(text, Text::Error) => {
+                std::str::from_utf8(&bytes[..error.valid_up_to()]).ok()
+            }
+            whole => whole.ok(),
         }
     }
 
@@ -421,15 +423,17 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_cut_within_a_character_is_still_there() {
-        let message = "x".repeat(LONGEST - 1) + "é";
-        let request = DeltaDiscoveryRequest {
-            error_detail: Some(Status { message, ..Status::default() }),
-            ..DeltaDiscoveryRequest::default()
+    fn a_refusal_is_one_whatever_its_text() {
+        let text = |message: String, change: fn(&mut u8)| {
+            let error_detail = Some(Status { message, ..Status::default() });
+            let mut bytes = DeltaDiscoveryRequest { error_detail, ..Default::default() }.encode_to_vec();
+            bytes.last_mut().map(change);
+            let mut peek = Peek::request(Kind::Delta, bytes.len());
+            peek.feed(&bytes);
+            peek.text(Text::Error).map(str::len)
         };
-        let bytes = request.encode_to_vec();
-        let mut peek = Peek::request(Kind::Delta, bytes.len());
-        peek.feed(&bytes);
-        assert_eq!(peek.text(Text::Error).map(str::len), Some(LONGEST - 1));
+        assert_eq!(text("x".repeat(LONGEST - 1) + "é", |_| {}), Some(LONGEST - 1), "cut within a character");
+        assert_eq!(text("no UTF-8: ?".to_owned(), |last| *last = 0xff), Some(10));
+        assert_eq!(text(String::new(), |_| {}), Some(0));
     }
 }

@@ -107,7 +107,7 @@ impl<'a> Responses<'a> {
         while !self.incoming.is_decidable() {
             self.more().await?;
         }
-        let Incoming { peek, .. } = &self.incoming;
+        let peek = &self.incoming.peek;
         if self.incoming.is_complete() && peek.is_broken() {
             let message = "grpc: error unmarshalling response: the bytes are no discovery response";
             return Err(End::Istiod(Err(Status::new(Code::Internal, message))));
@@ -125,7 +125,7 @@ impl<'a> Responses<'a> {
             }
             Route::Names | Route::Anchors | Route::Extensions => self.take(route).await?,
         }
-        let Incoming { peek, .. } = &self.incoming;
+        let peek = &self.incoming.peek;
         self.stream.entry.responded(peek, length);
         self.stream.served();
         log::debug!(
