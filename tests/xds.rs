@@ -11,6 +11,7 @@ use std::{
 use bytes::Bytes;
 use footman::{
     base::{Drain, Gates, Trigger},
+    config::{Sources, Vars},
     grpc::{
         BoxFuture, Call, Client, Code, Keepalive, MAX_MESSAGE, Receiver, Request, Sender, Service, Settings, serve,
     },
@@ -262,6 +263,15 @@ async fn drain(receiver: &mut Receiver) -> (Vec<Bytes>, Option<footman::grpc::St
             Ok(None) => return (messages, None),
             Err(status) => return (messages, Some(status)),
         }
+    }
+}
+
+#[test]
+fn a_limit_that_cannot_be_read_is_none() {
+    for (text, limit) in [("1000", Some(1000)), ("0", Some(0)), ("-1", None), ("", None), ("4Mi", None)] {
+        let env = [("ISTIO_GPRC_MAXRECVMSGSIZE".to_owned(), text.to_owned())].into();
+        let (vars, _) = Vars::load(Sources { env, ..Sources::default() });
+        assert_eq!(xds::Config::from_vars(&vars).unwrap().max_request, limit, "{text:?}");
     }
 }
 
