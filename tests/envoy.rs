@@ -2,13 +2,19 @@
 
 use std::{
     fs,
-    io::{ErrorKind, Read},
-    os::unix::{fs::PermissionsExt, process::ExitStatusExt},
+    io::{ErrorKind, Read, Write},
+    os::{
+        fd::OwnedFd,
+        unix::{fs::PermissionsExt, net::UnixStream, process::ExitStatusExt},
+    },
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
-use footman::envoy::{Config, Exit, Running, guard};
+use footman::envoy::{
+    Config, Exit, Running,
+    guard::{self, Waiting},
+};
 
 use crate::support::TempDir;
 
@@ -24,7 +30,7 @@ fn config(binary: impl Into<PathBuf>, args: &[&str]) -> Config {
 }
 
 async fn exit(config: &Config) -> Exit {
-    Running::start(config).unwrap().ended().await.unwrap()
+    Running::start(config, None).unwrap().ended().await.unwrap()
 }
 
 #[tokio::test]
@@ -75,20 +81,63 @@ async fn envoy_sees_its_arguments_and_nothing_of_the_agent() {
     assert_eq!(lines[6], "100", "its own limit of open files: {text}");
 }
 
+#[tokio::test]
+async fn guard_waits_until_envoy_is_started() {
+    let folder = TempDir::new();
+    let (made, config) = (folder.join("made"), config("/bin/sh", &["-c", "exit $(cat $FILE)"]));
+    let config = Config { env: vec![("FILE".to_owned(), made.to_string_lossy().into_owned())], ..config };
+    let waiting = Waiting::start(Path::new(FOOTMAN), &config).unwrap();
+    folder.write("made", "3");
+    let exit = Running::start(&config, Some(waiting)).unwrap().ended().await.unwrap();
+    assert!(matches!(exit, Exit::Status(status) if status.code() == Some(3)), "{exit:?}");
+}
+
+#[tokio::test]
+async fn guard_that_is_gone_meanwhile_counts_as_an_envoy_that_ended() {
+    let config = Config { user: Some((u32::MAX, u32::MAX)), ..config("/bin/true", &[]) };
+    let waiting = Waiting::start(Path::new(FOOTMAN), &config).unwrap();
+    let exit = Running::start(&config, Some(waiting)).unwrap().ended().await.unwrap();
+    assert!(matches!(&exit, Exit::Failed(error) if error.kind() == ErrorKind::InvalidInput), "{exit:?}");
+}
+
 #[test]
-fn envoy_does_not_outlive_its_parent() {
+fn neither_guard_nor_envoy_outlives_the_agent() {
     // The shell is the agent: it becomes the guard's parent and is then killed.
-    let script = format!("{FOOTMAN} {} $$ - - - /bin/sleep 1000 & echo started; wait", guard::WORD);
-    let mut agent = Command::new("/bin/sh").args(["-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
-    let mut out = agent.stdout.take().unwrap();
-    let mut line = [0; 8];
-    out.read_exact(&mut line).unwrap();
-    agent.kill().unwrap();
-    agent.wait().unwrap();
-    // Everybody who could write has gone when this returns.
-    let mut rest = Vec::new();
-    out.read_to_end(&mut rest).unwrap();
-    assert_eq!((&line[..], rest.len()), (&b"started\n"[..], 0));
+    // Not by descriptor 0, which it takes away from whatever runs beside it.
+    let script = format!(
+        "exec 3<&0; {FOOTMAN} {} $$ - - - /bin/sh -c 'echo envoy; exec sleep 1000' <&3 & echo agent; wait",
+        guard::WORD
+    );
+    for envoy in [false, true] {
+        let (mut end, stdin) = UnixStream::pair().unwrap();
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", &script]).stdin(OwnedFd::from(stdin)).stdout(Stdio::piped());
+        let mut agent = command.spawn().unwrap();
+        drop(command);
+        let mut out = agent.stdout.take().unwrap();
+        let mut lines = vec![0; if envoy { 12 } else { 6 }];
+        if envoy {
+            end.write_all(b"!").unwrap();
+        }
+        out.read_exact(&mut lines).unwrap();
+        agent.kill().unwrap();
+        agent.wait().unwrap();
+        // Everybody who could write has gone when this returns.
+        let mut rest = Vec::new();
+        out.read_to_end(&mut rest).unwrap();
+        assert_eq!(String::from_utf8(rest).unwrap(), "", "envoy: {envoy}");
+    }
+}
+
+#[test]
+fn guard_leaves_when_the_agent_closes_its_end() {
+    let (end, stdin) = UnixStream::pair().unwrap();
+    let mut command = Command::new(FOOTMAN);
+    command.args([guard::WORD, &std::process::id().to_string(), "-", "-", "-", "/bin/echo", "envoy"]);
+    let child = command.stdin(OwnedFd::from(stdin)).stdout(Stdio::piped()).spawn().unwrap();
+    drop((end, command));
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), &*output.stdout), (Some(126), &b""[..]));
 }
 
 #[test]

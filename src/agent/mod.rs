@@ -28,7 +28,7 @@ use crate::{
     base::apart,
     bootstrap::{self, Surroundings, platform},
     config::{Errors, Origin, Role, Vars},
-    envoy::{self, Admin},
+    envoy::{self, Admin, guard::Waiting},
     process, sds,
 };
 use lifecycle::{Plan, Wait};
@@ -75,9 +75,11 @@ impl Config {
         let envoy = boxed(&mut errors, || envoy::Config::from_vars(vars).map(Some));
         let bootstrap = boxed(&mut errors, || bootstrap::Config::from_vars(vars).map(Some));
         let platform = boxed(&mut errors, || platform::Config::from_vars(vars).map(Some));
-        let (Some(rooms), Some(envoy), Some(bootstrap), Some(platform)) = (rooms, envoy, bootstrap, platform) else {
+        let (Some(rooms), Some(mut envoy), Some(bootstrap), Some(platform)) = (rooms, envoy, bootstrap, platform)
+        else {
             return Err(errors);
         };
+        envoy.args = bootstrap::envoy_args(&bootstrap, &bootstrap.file()).into_iter().map(Into::into).collect();
         let (admin_port, own_ports) = (vars.proxy().proxy_admin_port, own_ports(vars));
         let credential_socket = vars.path(CREDENTIAL_SOCKET);
         errors.into_result(Config { plan, envoy, bootstrap, platform, credential_socket, admin_port, own_ports, rooms })
@@ -100,10 +102,14 @@ fn boxed<T>(errors: &mut Errors, make: impl FnOnce() -> Result<Option<T>, Errors
 /// # Errors
 /// The first room that cannot start.
 pub async fn build(config: Config) -> Result<Bound, Error> {
-    let open_files = process::raise_open_files();
+    let mut envoy = config.envoy;
+    envoy.open_files = process::raise_open_files();
+    // Beside the rooms, so that Envoy need not wait for its guard. What keeps it from starting is told when Envoy is to start.
+    let waiting =
+        envoy.guard.as_ref().filter(|_| config.plan.envoy).and_then(|guard| Waiting::start(guard, &envoy).ok());
     let (events, received) = mpsc::channel(House::EVENTS);
-    let (state, envoy) = watch::channel(envoy::State::default());
-    let mut house = House::new(events, envoy);
+    let (state, seen) = watch::channel(envoy::State::default());
+    let mut house = House::new(events, seen);
     let server = house.gates.gate("server", "starting");
     // The cloud is asked while the rooms start; where nothing answers it takes no longer than they do.
     let (mode, platform) =
@@ -114,8 +120,6 @@ pub async fn build(config: Config) -> Result<Bound, Error> {
         credential_socket: sds::is_served(&config.credential_socket).await.map_err(|error| Error::new("SDS", error))?,
     };
     bootstrap::write_grpc(&config.bootstrap, &around).map_err(|error| Error::new("bootstrap", error))?;
-    let mut envoy = config.envoy;
-    envoy.open_files = open_files;
     if config.plan.envoy {
         configure(&mut envoy, &config.bootstrap, &around)?;
     }
@@ -123,6 +127,7 @@ pub async fn build(config: Config) -> Result<Bound, Error> {
     let supervisor = Supervisor {
         plan: config.plan,
         envoy,
+        waiting,
         admin: Admin::new(config.admin_port),
         own_ports: config.own_ports,
         events: received,
@@ -132,7 +137,7 @@ pub async fn build(config: Config) -> Result<Bound, Error> {
     Ok(Bound { house, supervisor })
 }
 
-/// Writes the bootstrap and says to Envoy where it is.
+/// Writes the bootstrap for Envoy.
 fn configure(envoy: &mut envoy::Config, config: &bootstrap::Config, around: &Surroundings) -> Result<(), Error> {
     let written = bootstrap::write(config, around).map_err(|error| Error::new("bootstrap", error))?;
     if let Some((uid, gid)) = envoy.user.filter(|_| written.is_generated) {
@@ -142,7 +147,6 @@ fn configure(envoy: &mut envoy::Config, config: &bootstrap::Config, around: &Sur
             chown(path, Some(uid), Some(gid)).map_err(|error| Error::new("bootstrap", error))?;
         }
     }
-    envoy.args = bootstrap::envoy_args(config, &written.path).into_iter().map(Into::into).collect();
     envoy.bootstrap = written.is_generated.then_some(written.path);
     Ok(())
 }

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     base::Gate,
-    envoy::{self, Admin, Exit, Running, State, settle},
+    envoy::{self, Admin, Exit, Running, State, guard::Waiting, settle},
     wires::Event,
 };
 
@@ -22,6 +22,8 @@ use crate::{
 pub(super) struct Supervisor {
     pub plan: Plan,
     pub envoy: Box<envoy::Config>,
+    /// What becomes the first Envoy.
+    pub waiting: Option<Waiting>,
     pub admin: Admin,
     /// Ports of Envoy's listeners that serve probes and scrapes.
     pub own_ports: Vec<u16>,
@@ -89,8 +91,8 @@ impl Supervisor {
         }
     }
 
-    fn start(&self) -> Result<Running, Event> {
-        let running = Running::start(&self.envoy).map_err(Event::EnvoyFailed)?;
+    fn start(&mut self) -> Result<Running, Event> {
+        let running = Running::start(&self.envoy, self.waiting.take()).map_err(Event::EnvoyFailed)?;
         self.state.send_modify(|state| state.started(running.id(), running.since()));
         Ok(running)
     }

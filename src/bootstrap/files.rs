@@ -103,6 +103,21 @@ impl Own {
     }
 }
 
+impl Config {
+    /// What Envoy reads: the file that [`write()`] writes, or the user's own.
+    pub fn file(&self) -> PathBuf {
+        self.file_in(&self.config_dir)
+    }
+
+    fn file_in(&self, folder: &Path) -> PathBuf {
+        match &self.own {
+            Some(Own::InPlace(path)) => path.clone(),
+            Some(Own::Copied { is_yaml: true, .. }) => folder.join("envoy-rev.yaml"),
+            _ => folder.join("envoy-rev.json"),
+        }
+    }
+}
+
 /// Writes what Envoy and gRPC applications read, and says where Envoy's bootstrap is.
 ///
 /// # Errors
@@ -116,8 +131,9 @@ pub fn write(config: &Config, around: &Surroundings) -> Result<Written, Error> {
 /// # Errors
 /// A folder that cannot be made or a file that cannot be written.
 pub fn write_to(config: &Config, around: &Surroundings, folder: &Path) -> Result<Written, Error> {
-    if let Some(Own::InPlace(path)) = &config.own {
-        return Ok(Written { path: path.clone(), is_generated: false, files: Vec::new() });
+    let path = config.file_in(folder);
+    if let Some(Own::InPlace(_)) = &config.own {
+        return Ok(Written { path, is_generated: false, files: Vec::new() });
     }
     config.fits(around)?;
     make_folder(folder, "the folder of the bootstrap (configPath)")?;
@@ -128,8 +144,6 @@ pub fn write_to(config: &Config, around: &Surroundings, folder: &Path) -> Result
         files.push(path);
     }
     let what = "the bootstrap";
-    let is_yaml = matches!(config.own, Some(Own::Copied { is_yaml: true, .. }));
-    let path = folder.join(if is_yaml { "envoy-rev.yaml" } else { "envoy-rev.json" });
     match &config.own {
         Some(Own::Copied { text, .. }) => put(&path, text.as_bytes(), PRIVATE, what)?,
         _ => {

@@ -1,18 +1,22 @@
 //! Ties Envoy's life to the agent's, without unsafe code: the agent starts *itself* again, and that second process asks the kernel
 //! to kill it when its parent dies (prctl PR_SET_PDEATHSIG), checks that the parent still lives, and becomes Envoy by exec.
 //!
-//! `main` calls [`run`] before anything else when the first argument is [`WORD`]. Why exec failed goes back over a pipe that exec
-//! closes; nothing is printed here, since the log's format is the agent's business.
+//! It is started while the agent's rooms are, and waits ([`Waiting`]) until Envoy has something to read: its own start is then over.
+//! Both talk over a pair of sockets that exec closes: a byte from the agent is the word to go on, its end the word to leave, and
+//! four bytes from the guard say why exec failed. Nothing is printed here, since the log's format is the agent's business.
+//!
+//! `main` calls [`run`] before anything else when the first argument is [`WORD`].
 
 use std::{
+    convert::Infallible,
     ffi::OsString,
-    io::{self, PipeReader, Read, Write},
+    io::{self, Read, Write},
     os::{
         fd::{AsFd, OwnedFd},
-        unix::process::CommandExt,
+        unix::{net::UnixStream, process::CommandExt},
     },
     path::Path,
-    process::{Command, ExitCode, Stdio},
+    process::{ChildStderr, Command, ExitCode, Stdio},
 };
 
 use nix::{
@@ -21,52 +25,80 @@ use nix::{
 };
 
 use super::Config;
-use crate::process;
+use crate::process::{self, Child};
 
 /// The first argument by which `main` knows that it is to become Envoy. The others: parent, user, group, limit of open files (`-`
 /// where the agent's own stands), program, its arguments.
 pub const WORD: &str = "become-envoy";
 
+/// The agent's word that Envoy's files are written.
+const GO: u8 = b'!';
 /// Signal that Envoy gets when the agent dies: a configuration that nobody renews must not be served on.
 const ON_PARENT_DEATH: Signal = Signal::SIGKILL;
 
-/// A command by which `guard` becomes the Envoy of `config`, without its arguments; and the pipe on which [`failure`] learns why it
-/// could not.
-///
-/// # Errors
-/// When no pipe can be made.
-pub fn command(guard: &Path, config: &Config) -> io::Result<(Command, PipeReader)> {
-    let (reader, writer) = io::pipe()?;
-    let text = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |number| number.to_string());
-    let (user, group) = config.user.unzip();
-    let mut command = Command::new(guard);
-    command.arg0("footman").arg(WORD).arg(std::process::id().to_string());
-    command.args([text(user.map(u64::from)), text(group.map(u64::from)), text(config.open_files)]).arg(&config.binary);
-    command.stdin(Stdio::from(OwnedFd::from(writer)));
-    Ok((command, reader))
+/// A guard that has everything it needs and waits; dropping it ends it.
+#[derive(Debug)]
+pub struct Waiting {
+    child: Child,
+    agent: UnixStream,
+    stderr: Option<ChildStderr>,
 }
 
-/// Why exec failed, once the child has ended; `None` when it succeeded.
-pub fn failure(reader: &mut PipeReader) -> Option<io::Error> {
-    let mut number = [0; 4];
-    // Never blocks: with the child gone, nobody holds the other end.
-    reader.read_exact(&mut number).ok()?;
-    Some(io::Error::from_raw_os_error(i32::from_le_bytes(number)))
+/// The agent's end of the sockets, once the guard has been told to go on.
+#[derive(Debug)]
+pub(super) struct Report(UnixStream);
+
+impl Waiting {
+    /// Starts `guard`, which is this program, for the Envoy of `config`.
+    ///
+    /// # Errors
+    /// When no sockets or no process can be made.
+    pub fn start(guard: &Path, config: &Config) -> io::Result<Waiting> {
+        let (agent, end) = UnixStream::pair()?;
+        let text = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |number| number.to_string());
+        let (user, group) = config.user.unzip();
+        let mut command = Command::new(guard);
+        command.arg0("footman").arg(WORD).arg(std::process::id().to_string());
+        command.args([text(user.map(u64::from)), text(group.map(u64::from)), text(config.open_files)]);
+        command.arg(&config.binary).stdin(Stdio::from(OwnedFd::from(end)));
+        let (child, stderr) = config.spawn(&mut command)?;
+        Ok(Waiting { child, agent, stderr })
+    }
+
+    /// Lets it become Envoy.
+    pub(super) fn release(self) -> (Child, Option<ChildStderr>, Report) {
+        // Fails when the guard is gone already: how it ended says why.
+        let _ = (&self.agent).write_all(&[GO]);
+        (self.child, self.stderr, Report(self.agent))
+    }
+}
+
+impl Report {
+    /// Why exec failed, once the child has ended; `None` when it succeeded.
+    pub(super) fn failure(&mut self) -> Option<io::Error> {
+        let mut number = [0; 4];
+        // Never blocks: with the child gone, nobody holds the other end.
+        self.0.read_exact(&mut number).ok()?;
+        Some(io::Error::from_raw_os_error(i32::from_le_bytes(number)))
+    }
 }
 
 /// The second process: becomes Envoy, or fails.
 pub fn run(mut args: impl Iterator<Item = OsString>) -> ExitCode {
-    // Standard input is the pipe to the agent; Envoy gets an empty one. This copy closes when exec succeeds.
-    let pipe = io::stdin().as_fd().try_clone_to_owned();
-    let Err(error) = become_envoy(&mut args);
-    if let Ok(pipe) = pipe {
-        // The agent is gone when this fails, and nobody is left to tell.
-        let _ = io::PipeWriter::from(pipe).write_all(&error.raw_os_error().unwrap_or_default().to_le_bytes());
-    }
+    // Standard input is the socket to the agent; Envoy gets an empty one. This copy closes when exec succeeds.
+    let error = match io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from) {
+        Ok(mut agent) => {
+            let Err(error) = become_envoy(&mut args, &agent);
+            // The agent is gone when this fails, and nobody is left to tell.
+            let _ = agent.write_all(&error.raw_os_error().unwrap_or_default().to_le_bytes());
+            error
+        }
+        Err(error) => error,
+    };
     ExitCode::from(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 })
 }
 
-fn become_envoy(args: &mut impl Iterator<Item = OsString>) -> io::Result<std::convert::Infallible> {
+fn become_envoy(args: &mut impl Iterator<Item = OsString>, mut agent: &UnixStream) -> io::Result<Infallible> {
     let mut next = || args.next().ok_or(io::ErrorKind::InvalidInput);
     let (parent, user, group) = (number(&next()?), number(&next()?), number(&next()?));
     let (open_files, binary) = (next()?, next()?);
@@ -85,6 +117,7 @@ fn become_envoy(args: &mut impl Iterator<Item = OsString>) -> io::Result<std::co
         // The agent died before the kernel knew of the wish.
         return Err(io::ErrorKind::NotConnected.into());
     }
+    agent.read_exact(&mut [0])?;
     Err(Command::new(binary).args(args).stdin(Stdio::null()).exec())
 }
 

@@ -2,16 +2,20 @@
 
 use std::{
     io,
-    io::PipeReader,
     os::unix::process::ExitStatusExt,
-    process::{Command, ExitStatus, Stdio},
+    process::{ChildStderr, Command, ExitStatus, Stdio},
     time::SystemTime,
 };
 
 use log::{error, info};
 use nix::sys::signal::Signal;
 
-use super::{Config, capture::Capture, guard, kill};
+use super::{
+    Config,
+    capture::Capture,
+    guard::{Report, Waiting},
+    kill,
+};
 use crate::{
     base::apart,
     process::{self, Child},
@@ -31,7 +35,7 @@ pub enum Exit {
 pub struct Running {
     child: Child,
     /// Where the guard tells why exec failed.
-    report: Option<PipeReader>,
+    report: Option<Report>,
     config: Config,
     since: SystemTime,
     /// It was told to end.
@@ -41,37 +45,34 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts Envoy.
+    /// Starts Envoy, out of the guard that waits for it where there is one.
     ///
     /// # Errors
     /// When no process can be made. A program that cannot be executed shows in [`Running::ended`].
-    pub fn start(config: &Config) -> io::Result<Running> {
-        let (mut command, report) = match &config.guard {
-            Some(guard) => {
-                let (command, report) = guard::command(guard, config)?;
-                (command, Some(report))
+    pub fn start(config: &Config, waiting: Option<Waiting>) -> io::Result<Running> {
+        let waiting = match (waiting, &config.guard) {
+            (None, Some(guard)) => Some(Waiting::start(guard, config)?),
+            (waiting, _) => waiting,
+        };
+        let (child, stderr, report) = match waiting {
+            Some(waiting) => {
+                let (child, stderr, report) = waiting.release();
+                (child, stderr, Some(report))
             }
             None => {
-                let mut command = Command::new(&config.binary);
-                command.stdin(Stdio::null());
-                (command, None)
+                let (child, stderr) = config.spawn(Command::new(&config.binary).stdin(Stdio::null()))?;
+                (child, stderr, None)
             }
         };
-        command.args(&config.args).envs(config.env.iter().map(|(name, value)| (name, value)));
-        if config.capture {
-            command.stderr(Stdio::piped());
-        }
         info!("Envoy command: {}", shown(&config.args));
-        let oom_kills = kill::oom_kills();
-        let (child, pipes) = process::spawn_piped(&mut command)?;
         Ok(Running {
             child,
             report,
             config: config.clone(),
             since: SystemTime::now(),
             asked: false,
-            oom_kills,
-            stderr: pipes.stderr.map(Capture::new).transpose()?,
+            oom_kills: kill::oom_kills(),
+            stderr: stderr.map(Capture::new).transpose()?,
         })
     }
 
@@ -99,7 +100,7 @@ impl Running {
         if let Some(mut capture) = self.stderr.take() {
             capture.rest();
         }
-        if let Some(error) = self.report.as_mut().and_then(guard::failure) {
+        if let Some(error) = self.report.as_mut().and_then(Report::failure) {
             return Ok(Exit::Failed(io::Error::new(
                 error.kind(),
                 format!("{}: {error}", self.config.binary.display()),
@@ -125,6 +126,18 @@ impl Running {
     pub fn kill(&mut self) {
         self.asked = true;
         self.child.kill();
+    }
+}
+
+impl Config {
+    /// Starts `command`, which is Envoy or becomes it, with what both have in common.
+    pub(super) fn spawn(&self, command: &mut Command) -> io::Result<(Child, Option<ChildStderr>)> {
+        command.args(&self.args).envs(self.env.iter().map(|(name, value)| (name, value)));
+        if self.capture {
+            command.stderr(Stdio::piped());
+        }
+        let (child, pipes) = process::spawn_piped(command)?;
+        Ok((child, pipes.stderr))
     }
 }
 
