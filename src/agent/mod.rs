@@ -119,9 +119,10 @@ pub async fn build(config: Config) -> Result<Bound, Error> {
         external_sds: mode? == sds::Mode::Foreign,
         credential_socket: sds::is_served(&config.credential_socket).await.map_err(|error| Error::new("SDS", error))?,
     };
-    bootstrap::write_grpc(&config.bootstrap, &around).map_err(|error| Error::new("bootstrap", error))?;
     if config.plan.envoy {
         configure(&mut envoy, &config.bootstrap, &around)?;
+    } else {
+        bootstrap::write_grpc(&config.bootstrap, &around).map_err(|error| Error::new("bootstrap", error))?;
     }
     server.open();
     let supervisor = Supervisor {

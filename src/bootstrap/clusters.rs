@@ -1,8 +1,11 @@
 //! The clusters that Envoy has before istiod tells it more: itself, the agent's sockets, tracers and services.
 
-use serde_json::{Map, Value as Json};
-
-use super::{Config, SDS_CLUSTER, XDS_CLUSTER, any, json::json, member, node::Node, tls};
+use super::{
+    Config, SDS_CLUSTER, XDS_CLUSTER, any,
+    json::{Json, Object, json},
+    node::Node,
+    tls,
+};
 use crate::config::{RemoteService, Tracer};
 
 const HTTP_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
@@ -12,20 +15,20 @@ const FILES_SOCKET: &str = "./var/run/secrets/credential-uds/files-socket";
 const XDS_LIMIT: u32 = 100_000;
 
 /// `static_resources.clusters`, in Istio's order.
-pub(super) fn clusters(config: &Config, node: &Node) -> Vec<Json> {
+pub(super) fn clusters<'a>(config: &'a Config, node: &'a Node) -> Vec<Json<'a>> {
     let local = config.family.localhost;
     let admin = u32::from(config.proxy.proxy_admin_port);
     let workload = format!("./var/run/secrets/workload-spiffe-uds/{}", config.socket_file);
     let mut list = vec![
         fixed("prometheus_stats", "0.250s", tcp(local, admin)),
         fixed("agent", "0.250s", tcp(local, config.proxy.status_port.into())),
-        http2(fixed(SDS_CLUSTER, "1s", pipe(&workload))),
+        http2(fixed(SDS_CLUSTER, "1s", pipe(workload))),
     ];
     // Metadata may bring the key as well.
     if node.metadata.has_raw("file-credential") {
-        list.push(http2(fixed("sds-files-grpc", "1s", pipe(FILES_SOCKET))));
+        list.push(http2(fixed("sds-files-grpc", "1s", pipe(FILES_SOCKET.to_owned()))));
     }
-    list.push(xds(&format!("{}/XDS", config.proxy.config_path)));
+    list.push(xds(format!("{}/XDS", config.proxy.config_path)));
     list.extend(tracer(config, node));
     for (name, service) in [
         ("envoy_metrics_service", &config.proxy.envoy_metrics_service),
@@ -38,26 +41,28 @@ pub(super) fn clusters(config: &Config, node: &Node) -> Vec<Json> {
     }
     if !config.flavor.is_istio() {
         // Higress's tags end a name at its dot, not at Istio's semicolon.
-        list.iter_mut().filter_map(Json::as_object_mut).for_each(|cluster| drop(cluster.remove("alt_stat_name")));
+        for cluster in &mut list {
+            cluster.remove("alt_stat_name");
+        }
     }
     list
 }
 
 /// A socket address of an endpoint.
-fn tcp(address: &str, port: u32) -> Json {
+fn tcp(address: &str, port: u32) -> Json<'_> {
     json!({"socket_address": {"protocol": "TCP", "address": address, "port_value": port}})
 }
 
-fn pipe(path: &str) -> Json {
+fn pipe(path: String) -> Json<'static> {
     json!({"pipe": {"path": path}})
 }
 
-fn fixed(name: &str, connect_timeout: &str, address: Json) -> Json {
+fn fixed<'a>(name: &'a str, connect_timeout: &'a str, address: Json<'a>) -> Json<'a> {
     cluster(name, "STATIC", connect_timeout, address)
 }
 
 /// What all clusters but `local_cluster` have. The semicolon of `alt_stat_name` ends the name in statistics, for the tags.
-fn cluster(name: &str, kind: &str, connect_timeout: &str, address: Json) -> Json {
+fn cluster<'a>(name: &'a str, kind: &'a str, connect_timeout: &'a str, address: Json<'a>) -> Json<'a> {
     json!({
         "name": name,
         "alt_stat_name": format!("{name};"),
@@ -72,34 +77,34 @@ fn cluster(name: &str, kind: &str, connect_timeout: &str, address: Json) -> Json
 }
 
 /// A cluster by a name or address that a person configured.
-fn named(config: &Config, name: &str, address: Json) -> Json {
+fn named<'a>(config: &Config, name: &'a str, address: Json<'a>) -> Json<'a> {
     let mut cluster = cluster(name, "STRICT_DNS", "1s", address);
-    member(&mut cluster, "respect_dns_ttl", true.into());
-    member(&mut cluster, "dns_lookup_family", config.family.dns.into());
+    cluster.insert("respect_dns_ttl", true);
+    cluster.insert("dns_lookup_family", config.family.dns);
     cluster
 }
 
-fn http2(mut cluster: Json) -> Json {
+fn http2(mut cluster: Json<'_>) -> Json<'_> {
     let options = any(HTTP_OPTIONS, json!({"explicit_http_config": {"http2_protocol_options": {}}}));
-    member(&mut cluster, "typed_extension_protocol_options", json!({HTTP_OPTIONS: options}));
+    cluster.insert("typed_extension_protocol_options", json!({HTTP_OPTIONS: options}));
     cluster
 }
 
-fn xds(path: &str) -> Json {
+fn xds(path: String) -> Json<'static> {
     let mut cluster = http2(fixed(XDS_CLUSTER, "1s", pipe(path)));
-    let threshold = |priority: &str| {
+    let threshold = |priority: &'static str| {
         json!({
             "priority": priority,
             "max_connections": XDS_LIMIT, "max_pending_requests": XDS_LIMIT, "max_requests": XDS_LIMIT
         })
     };
-    member(&mut cluster, "circuit_breakers", json!({"thresholds": [threshold("DEFAULT"), threshold("HIGH")]}));
-    member(&mut cluster, "upstream_connection_options", json!({"tcp_keepalive": {"keepalive_time": 300}}));
-    member(&mut cluster, "max_requests_per_connection", 1.into());
+    cluster.insert("circuit_breakers", json!({"thresholds": [threshold("DEFAULT"), threshold("HIGH")]}));
+    cluster.insert("upstream_connection_options", json!({"tcp_keepalive": {"keepalive_time": 300}}));
+    cluster.insert("max_requests_per_connection", 1);
     cluster
 }
 
-fn tracer(config: &Config, node: &Node) -> Option<Json> {
+fn tracer<'a>(config: &'a Config, node: &'a Node) -> Option<Json<'a>> {
     let tracing = config.proxy.tracing.as_ref()?;
     let (name, address, grpc) = match tracing.tracer.as_ref()? {
         Tracer::Zipkin(address) => ("zipkin", address, false),
@@ -109,33 +114,38 @@ fn tracer(config: &Config, node: &Node) -> Option<Json> {
     };
     let mut cluster = named(config, name, host_port(address, &config.host_ip)?);
     if name == "zipkin" {
-        member(&mut cluster, "dns_refresh_rate", "30s".into());
+        cluster.insert("dns_refresh_rate", "30s");
     }
     if grpc {
         cluster = http2(cluster);
     }
     if let Some(socket) = tls::transport_socket(tracing.tls.as_ref(), &node.metadata, "tracer", grpc) {
-        member(&mut cluster, "transport_socket", socket);
+        cluster.insert("transport_socket", socket);
     }
     Some(cluster)
 }
 
-fn remote_service(config: &Config, node: &Node, name: &str, service: &RemoteService) -> Option<Json> {
+fn remote_service<'a>(
+    config: &'a Config,
+    node: &'a Node,
+    name: &'a str,
+    service: &'a RemoteService,
+) -> Option<Json<'a>> {
     let mut cluster = http2(named(config, name, host_port(&service.address, &config.host_ip)?));
     if let Some(socket) = tls::transport_socket(service.tls.as_ref(), &node.metadata, name, true) {
-        member(&mut cluster, "transport_socket", socket);
+        cluster.insert("transport_socket", socket);
     }
     if let Some(numbers) = service.tcp_keepalive {
         let keys = ["keepalive_probes", "keepalive_time", "keepalive_interval"];
         let set = keys.into_iter().zip(numbers).filter(|(_, number)| *number > 0);
-        let keepalive: Map<String, Json> = set.map(|(key, number)| (key.to_owned(), number.into())).collect();
-        member(&mut cluster, "upstream_connection_options", json!({"tcp_keepalive": keepalive}));
+        let keepalive: Object<'_> = set.map(|(key, number)| (key.into(), number.into())).collect();
+        cluster.insert("upstream_connection_options", json!({"tcp_keepalive": keepalive}));
     }
     Some(cluster)
 }
 
 /// An address that validation has let pass; the host `$(HOST_IP)` is the node's where it is known.
-fn host_port(text: &str, host_ip: &str) -> Option<Json> {
+fn host_port<'a>(text: &'a str, host_ip: &'a str) -> Option<Json<'a>> {
     let (host, port) = crate::config::split_host_port(text).ok()?;
     let host = if host == "$(HOST_IP)" && !host_ip.is_empty() { host_ip } else { host };
     let port: u16 = port.parse().ok()?;
@@ -143,7 +153,7 @@ fn host_port(text: &str, host_ip: &str) -> Option<Json> {
 }
 
 /// The workload's own service, for zone-aware balancing.
-fn local_cluster() -> Json {
+fn local_cluster() -> Json<'static> {
     let least_request = any(
         "envoy.extensions.load_balancing_policies.least_request.v3.LeastRequest",
         json!({"locality_lb_config": {"zone_aware_lb_config": {"min_cluster_size": "1"}}}),

@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{Config, Surroundings};
+use super::{Config, Surroundings, document, grpc, node::Node};
 use crate::config::{Errors, Vars, clean};
 
 /// Tokens are in the bootstrap; only Envoy has to read it.
@@ -123,19 +123,34 @@ impl Config {
 /// # Errors
 /// A folder that cannot be made or a file that cannot be written.
 pub fn write(config: &Config, around: &Surroundings) -> Result<Written, Error> {
-    write_to(config, around, &config.config_dir)
+    let node = Node::new(config, around);
+    put_grpc(config, &node)?;
+    config.fits(around)?;
+    put_envoy(config, &node, &config.config_dir)
 }
 
-/// The same with another folder than `configPath`: for a bootstrap that is only looked at.
+/// Writes what gRPC applications read, where there is no Envoy.
+///
+/// # Errors
+/// A folder that cannot be made or a file that cannot be written.
+pub fn write_grpc(config: &Config, around: &Surroundings) -> Result<(), Error> {
+    put_grpc(config, &Node::new(config, around))
+}
+
+/// Writes what Envoy reads, into another folder than `configPath`: for a bootstrap that is only looked at.
 ///
 /// # Errors
 /// A folder that cannot be made or a file that cannot be written.
 pub fn write_to(config: &Config, around: &Surroundings, folder: &Path) -> Result<Written, Error> {
+    config.fits(around)?;
+    put_envoy(config, &Node::new(config, around), folder)
+}
+
+fn put_envoy(config: &Config, node: &Node, folder: &Path) -> Result<Written, Error> {
     let path = config.file_in(folder);
     if let Some(Own::InPlace(_)) = &config.own {
         return Ok(Written { path, is_generated: false, files: Vec::new() });
     }
-    config.fits(around)?;
     make_folder(folder, "the folder of the bootstrap (configPath)")?;
     let mut files = Vec::new();
     if let Some(token) = config.lightstep_token() {
@@ -146,28 +161,19 @@ pub fn write_to(config: &Config, around: &Surroundings, folder: &Path) -> Result
     let what = "the bootstrap";
     match &config.own {
         Some(Own::Copied { text, .. }) => put(&path, text.as_bytes(), PRIVATE, what)?,
-        _ => {
-            // Not by Display, which takes twice as long and holds up Envoy's start.
-            let made = serde_json::to_vec(&config.document(around));
-            let text = made.map_err(|error| Error::Write { what, path: path.clone(), source: error.into() })?;
-            put(&path, &text, PRIVATE, what)?;
-        }
+        _ => put(&path, &document::document(config, node).compact(), PRIVATE, what)?,
     }
     files.push(path.clone());
     Ok(Written { path, is_generated: true, files })
 }
 
-/// Writes the gRPC bootstrap, if it is wanted.
-///
-/// # Errors
-/// A folder that cannot be made or a file that cannot be written.
-pub fn write_grpc(config: &Config, around: &Surroundings) -> Result<(), Error> {
-    let (Some(path), Some(document)) = (config.grpc.path(), config.grpc_document(around)) else { return Ok(()) };
+fn put_grpc(config: &Config, node: &Node) -> Result<(), Error> {
+    let Some(path) = config.grpc.path() else { return Ok(()) };
     if let Some(folder) = path.parent() {
         make_folder(folder, "the folder of the gRPC bootstrap (GRPC_XDS_BOOTSTRAP)")?;
     }
-    let text = format!("{document:#}");
-    put(path, text.as_bytes(), PUBLIC, "the gRPC bootstrap (GRPC_XDS_BOOTSTRAP)")
+    let text = grpc::document(config, node).pretty();
+    put(path, &text, PUBLIC, "the gRPC bootstrap (GRPC_XDS_BOOTSTRAP)")
 }
 
 fn make_folder(path: &Path, what: &'static str) -> Result<(), Error> {

@@ -2,9 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use serde_json::{Map, Value as Json};
-
-use super::{Config, GRPC_BOOTSTRAP, Surroundings, json::json, node::Node};
+use super::{
+    Config, GRPC_BOOTSTRAP,
+    json::{Json, Object, json},
+    node::Node,
+};
 use crate::config::{Vars, clean};
 
 /// How often the libraries look at certificate files.
@@ -28,27 +30,23 @@ impl Target {
         }
     }
 
-    pub(super) fn is_on(&self) -> bool {
-        self.path.is_some()
-    }
-
+    /// `None` when it is turned off.
     pub(super) fn path(&self) -> Option<&Path> {
         self.path.as_deref()
     }
 }
 
-pub(super) fn document(config: &Config, around: &Surroundings) -> Json {
-    let node = Node::new(config, around);
+pub(super) fn document<'a>(config: &'a Config, node: &'a Node) -> Json<'a> {
     let mut metadata = node.metadata.typed();
-    metadata.insert("GENERATOR".to_owned(), "grpc".into());
-    let mut all = Map::new();
+    metadata.insert("GENERATOR", "grpc");
+    let mut all = Object::default();
     let server = json!({
         "server_uri": format!("unix:///{}", config.grpc.xds_socket),
         "channel_creds": [{"type": "insecure"}],
         "server_features": ["xds_v3"]
     });
-    all.insert("xds_servers".to_owned(), json!([server]));
-    all.insert("node".to_owned(), json!({"id": node.id, "metadata": metadata, "locality": node.locality}));
+    all.insert("xds_servers", json!([server]));
+    all.insert("node", json!({"id": node.id.as_str(), "metadata": metadata, "locality": node.locality()}));
     let folder = &config.grpc.output_certs;
     if !folder.is_empty() {
         let file = |name: &str| clean(&Path::new(folder).join(name)).to_string_lossy().into_owned();
@@ -61,8 +59,8 @@ pub(super) fn document(config: &Config, around: &Surroundings) -> Json {
                 "refresh_interval": REFRESH
             }
         });
-        all.insert("certificate_providers".to_owned(), json!({"default": provider}));
+        all.insert("certificate_providers", json!({"default": provider}));
     }
-    all.insert("server_listener_resource_name_template".to_owned(), "xds.istio.io/grpc/lds/inbound/%s".into());
-    Json::Object(all)
+    all.insert("server_listener_resource_name_template", "xds.istio.io/grpc/lds/inbound/%s");
+    all.into()
 }

@@ -3,9 +3,10 @@
 //! Higress's images carry their own template in the place of Istio's, so the template tells whose image this is; only that is
 //! read from it. `FOOTMAN_HIGRESS_BOOTSTRAP` decides where it is set.
 
-use serde_json::Value as Json;
-
-use super::{Family, json::json};
+use super::{
+    Family,
+    json::{Json, json},
+};
 use crate::config::Vars;
 
 const VARIABLE: &str = "FOOTMAN_HIGRESS_BOOTSTRAP";
@@ -117,8 +118,12 @@ impl Flavor {
     }
 
     /// The tags: Istio's (those before and those after the user's), the user's, and what Higress has instead.
-    pub(super) fn tags(self, istio: [&[(&str, &str)]; 2], own: impl Iterator<Item = Json>) -> Vec<Json> {
-        let tag = |(name, regex): &(&str, &str)| json!({"tag_name": *name, "regex": *regex});
+    pub(super) fn tags<'a>(
+        self,
+        istio: [&'static [(&'static str, &'static str)]; 2],
+        own: impl Iterator<Item = Json<'a>>,
+    ) -> Vec<Json<'a>> {
+        let tag = |(name, regex): &(&'static str, &'static str)| json!({"tag_name": *name, "regex": *regex});
         let kept = |names: &'static [&str]| move |tag: &&(&str, &str)| names.contains(&tag.0);
         let [earlier, later] = istio;
         let all = earlier.iter().chain(later);
@@ -134,9 +139,8 @@ impl Flavor {
     }
 
     /// What is not kept, where Envoy keeps all the rest; `own` are the user's expressions.
-    pub(super) fn exclusions(self, own: &[String]) -> Option<Vec<Json>> {
-        let regex = |text: &str| json!({"safe_regex": {"regex": text}});
-        let mut list: Vec<Json> = own.iter().map(|text| regex(text)).collect();
+    pub(super) fn exclusions(self, own: &[String]) -> Option<Vec<Json<'_>>> {
+        let mut list: Vec<Json<'_>> = own.iter().map(|text| regex(text)).collect();
         if self.kind != Kind::V3 {
             list.push(json!({"prefix": "vhost"}));
         }
@@ -145,13 +149,17 @@ impl Flavor {
     }
 
     /// The v3 gateway lets the kernel choose ports of outgoing connections late (IP_BIND_ADDRESS_NO_PORT), so that more fit.
-    pub(super) fn upstream_bind(self, family: &Family) -> Option<Json> {
-        let any = |address: &str| json!({"address": address, "port_value": 0});
+    pub(super) fn upstream_bind(self, family: &Family) -> Option<Json<'static>> {
+        let any = |address: &'static str| json!({"address": address, "port_value": 0});
         let option = json!({"description": "IP_BIND_ADDRESS_NO_PORT", "level": 0, "name": 24, "int_value": 1});
         let mut config = json!({"source_address": any(family.wildcard), "socket_options": [option]});
         if let Some((_, wildcard)) = family.additional {
-            super::member(&mut config, "extra_source_addresses", json!([{"address": any(wildcard)}]));
+            config.insert("extra_source_addresses", json!([{"address": any(wildcard)}]));
         }
         (self.kind == Kind::V3).then_some(config)
     }
+}
+
+fn regex(text: &str) -> Json<'_> {
+    json!({"safe_regex": {"regex": text}})
 }

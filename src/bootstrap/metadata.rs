@@ -3,10 +3,11 @@
 //! Istio keeps it twice and so do we: *raw* (every key as it came) and *typed* (keys that it knows, checked and put into
 //! their form). Envoy's bootstrap gets the typed part and every raw key that it lacks; the gRPC bootstrap the typed part.
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
-use serde_json::{Map, Value as Json};
+use serde_json::{Map, Value};
 
+use super::json::{Json, Object};
 use crate::config::{Errors, Vars};
 
 /// Forms of typed keys.
@@ -93,15 +94,15 @@ const TEMPLATE_HASH: &str = "pod-template-hash";
 /// The node's metadata.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Metadata {
-    typed: Map<String, Json>,
-    raw: Map<String, Json>,
+    typed: Map<String, Value>,
+    raw: Map<String, Value>,
 }
 
 /// Where the workload's labels come from.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Labels {
     /// `ISTIO_METAJSON_LABELS`.
-    fixed: Map<String, Json>,
+    fixed: Map<String, Value>,
     /// The pod's labels file.
     file: Option<BTreeMap<String, String>>,
 }
@@ -125,7 +126,7 @@ impl Metadata {
     /// Takes the raw values, later sources over earlier ones; for each key who set it.
     fn gather(&mut self, vars: &Vars) -> BTreeMap<String, String> {
         let mut sources = BTreeMap::new();
-        let mut take = |key: &str, value: Json, source: &str| {
+        let mut take = |key: &str, value: Value, source: &str| {
             self.raw.insert(key.to_owned(), value);
             sources.insert(key.to_owned(), source.to_owned());
         };
@@ -139,7 +140,7 @@ impl Metadata {
         }
         for (suffix, value) in vars.prefixed("ISTIO_METAJSON_") {
             let name = format!("ISTIO_METAJSON_{suffix}");
-            match serde_json::from_str::<Map<String, Json>>(value) {
+            match serde_json::from_str::<Map<String, Value>>(value) {
                 Ok(members) => {
                     members.into_iter().for_each(|(key, value)| take(&key, value, &name));
                 }
@@ -153,7 +154,7 @@ impl Metadata {
     }
 
     /// Sets a typed value; `None` takes it away, after which a raw one shows.
-    pub(super) fn set(&mut self, key: &str, value: impl Into<Option<Json>>) {
+    pub(super) fn set(&mut self, key: &str, value: impl Into<Option<Value>>) {
         match value.into() {
             Some(value) => self.typed.insert(key.to_owned(), value),
             None => self.typed.remove(key),
@@ -171,13 +172,13 @@ impl Metadata {
     }
 
     /// A raw value that is not typed.
-    pub(super) fn set_raw(&mut self, key: &str, value: Json) {
+    pub(super) fn set_raw(&mut self, key: &str, value: Value) {
         self.raw.insert(key.to_owned(), value);
     }
 
     /// A typed text; empty when it is not set.
     pub(super) fn text(&self, key: &str) -> &str {
-        self.typed.get(key).and_then(Json::as_str).unwrap_or_default()
+        self.typed.get(key).and_then(Value::as_str).unwrap_or_default()
     }
 
     /// A typed boolean; false when it is not set.
@@ -204,9 +205,9 @@ impl Metadata {
     pub(super) fn set_labels(&mut self, labels: &Labels, of_instance: &BTreeMap<String, String>) {
         let mut fixed = labels.fixed.clone();
         fixed.extend(text_map(of_instance));
-        let or_nothing = |map: Map<String, Json>| (!map.is_empty()).then_some(Json::Object(map));
+        let or_nothing = |map: Map<String, Value>| (!map.is_empty()).then_some(Value::Object(map));
         if !fixed.is_empty() {
-            self.set("STATIC_LABELS", Json::Object(fixed.clone()));
+            self.set("STATIC_LABELS", Value::Object(fixed.clone()));
         }
         if let Some(file) = &labels.file {
             fixed.extend(text_map(file).filter(|(key, _)| key != TEMPLATE_HASH));
@@ -220,11 +221,11 @@ impl Metadata {
     /// Annotations of the pod, over those that metadata has.
     pub(super) fn set_annotations(&mut self, annotations: &BTreeMap<String, String>) {
         let mut all = match self.typed.remove("ANNOTATIONS") {
-            Some(Json::Object(all)) => all,
+            Some(Value::Object(all)) => all,
             _ => Map::new(),
         };
         all.extend(text_map(annotations));
-        self.set("ANNOTATIONS", (!all.is_empty()).then_some(Json::Object(all)));
+        self.set("ANNOTATIONS", (!all.is_empty()).then_some(Value::Object(all)));
     }
 
     /// The place that a label tells, as `region/zone/subzone`; puts the label `istio-locality` into this form.
@@ -237,7 +238,7 @@ impl Metadata {
         // Without a labels file LABELS and STATIC_LABELS are one map in Istio.
         let maps: &[&str] = if labels.file.is_some() { &["LABELS"] } else { &["LABELS", "STATIC_LABELS"] };
         for map in maps {
-            if let Some(Json::Object(labels)) = self.typed.get_mut(*map) {
+            if let Some(Value::Object(labels)) = self.typed.get_mut(*map) {
                 labels.insert("istio-locality".to_owned(), place.as_str().into());
             }
         }
@@ -245,19 +246,13 @@ impl Metadata {
     }
 
     /// The typed part.
-    pub(super) fn typed(&self) -> Map<String, Json> {
-        self.typed.clone()
+    pub(super) fn typed(&self) -> Object<'_> {
+        members(&self.typed).collect()
     }
 
     /// All of it: typed, and raw where typed has nothing.
-    pub(super) fn all(&self) -> Map<String, Json> {
-        let mut all = self.typed.clone();
-        for (key, value) in &self.raw {
-            if !all.contains_key(key) {
-                all.insert(key.clone(), value.clone());
-            }
-        }
-        all
+    pub(super) fn all(&self) -> Object<'_> {
+        members(&self.typed).chain(members(&self.raw).filter(|(key, _)| !self.typed.contains_key(&**key))).collect()
     }
 }
 
@@ -271,24 +266,24 @@ impl Labels {
 }
 
 /// The typed form of a raw value; `None` for an empty one, the form that is wanted when it does not fit.
-fn typed(form: Form, value: &Json) -> Result<Option<Json>, &'static str> {
+fn typed(form: Form, value: &Value) -> Result<Option<Value>, &'static str> {
     let wanted = match (form, value) {
-        (_, Json::Null) => return Ok(None),
-        (Form::Text, Json::String(text)) => return Ok((!text.is_empty()).then(|| text.as_str().into())),
-        (Form::Flag, Json::String(text)) => match text.as_str() {
+        (_, Value::Null) => return Ok(None),
+        (Form::Text, Value::String(text)) => return Ok((!text.is_empty()).then(|| text.as_str().into())),
+        (Form::Flag, Value::String(text)) => match text.as_str() {
             "1" | "t" | "T" | "TRUE" | "true" | "True" => return Ok(Some("true".into())),
             "0" | "f" | "F" | "FALSE" | "false" | "False" => return Ok(None),
             _ => "true or false in quotes",
         },
-        (Form::Number, Json::Number(_)) | (Form::List, Json::Array(_)) | (Form::Object, Json::Object(_)) => {
+        (Form::Number, Value::Number(_)) | (Form::List, Value::Array(_)) | (Form::Object, Value::Object(_)) => {
             return Ok(Some(value.clone()));
         }
-        (Form::Texts, Json::Object(members)) if members.values().all(|value| value.is_string() || value.is_null()) => {
-            let text = |(key, value): (&String, &Json)| (key.clone(), Json::from(value.as_str().unwrap_or_default()));
+        (Form::Texts, Value::Object(members)) if members.values().all(|value| value.is_string() || value.is_null()) => {
+            let text = |(key, value): (&String, &Value)| (key.clone(), Value::from(value.as_str().unwrap_or_default()));
             return Ok((!members.is_empty()).then(|| members.iter().map(text).collect()));
         }
-        (Form::Ports, Json::String(text)) => match ports(text) {
-            Ok(ports) => return Ok(ports.map(Json::String)),
+        (Form::Ports, Value::String(text)) => match ports(text) {
+            Ok(ports) => return Ok(ports.map(Value::String)),
             Err(wanted) => wanted,
         },
         (Form::Text, _) => "text",
@@ -307,8 +302,8 @@ const PORTS: &str = "text with a JSON array of {name, containerPort, protocol}";
 /// Ports of the pod with only the members that istiod reads; `None` for an empty array.
 fn ports(text: &str) -> Result<Option<String>, &'static str> {
     let ports = match serde_json::from_str(text) {
-        Ok(Json::Array(ports)) => ports,
-        Ok(Json::Null) => return Ok(None),
+        Ok(Value::Array(ports)) => ports,
+        Ok(Value::Null) => return Ok(None),
         _ => return Err(PORTS),
     };
     let mut kept = Vec::with_capacity(ports.len());
@@ -316,25 +311,25 @@ fn ports(text: &str) -> Result<Option<String>, &'static str> {
         let mut members = Map::new();
         // Null is nothing at all, as Go reads it.
         let member = |name: &str| port.get(name).filter(|value| !value.is_null());
-        let name = member("name").map_or(Some(""), Json::as_str).ok_or(PORTS)?;
+        let name = member("name").map_or(Some(""), Value::as_str).ok_or(PORTS)?;
         if !name.is_empty() {
             members.insert("name".to_owned(), name.into());
         }
-        let number = member("containerPort").map_or(Some(0), Json::as_i64).ok_or(PORTS)?;
-        let protocol = member("protocol").map_or(Some(""), Json::as_str).ok_or(PORTS)?;
+        let number = member("containerPort").map_or(Some(0), Value::as_i64).ok_or(PORTS)?;
+        let protocol = member("protocol").map_or(Some(""), Value::as_str).ok_or(PORTS)?;
         if !port.is_object() {
             return Err(PORTS);
         }
         members.insert("containerPort".to_owned(), number.into());
         members.insert("protocol".to_owned(), protocol.into());
-        kept.push(Json::Object(members));
+        kept.push(Value::Object(members));
     }
-    Ok((!kept.is_empty()).then(|| Json::Array(kept).to_string()))
+    Ok((!kept.is_empty()).then(|| Value::Array(kept).to_string()))
 }
 
 /// Labels are texts; anything else counts as empty.
-fn texts(members: Map<String, Json>, vars: &Vars) -> Map<String, Json> {
-    let text = |(key, value): (String, Json)| {
+fn texts(members: Map<String, Value>, vars: &Vars) -> Map<String, Value> {
+    let text = |(key, value): (String, Value)| {
         if value.is_string() {
             return (key, value);
         }
@@ -344,6 +339,11 @@ fn texts(members: Map<String, Json>, vars: &Vars) -> Map<String, Json> {
     members.into_iter().map(text).collect()
 }
 
-fn text_map(map: &BTreeMap<String, String>) -> impl Iterator<Item = (String, Json)> {
+/// As the bootstrap has them.
+fn members(map: &Map<String, Value>) -> impl Iterator<Item = (Cow<'_, str>, Json<'_>)> {
+    map.iter().map(|(key, value)| (key.into(), value.into()))
+}
+
+fn text_map(map: &BTreeMap<String, String>) -> impl Iterator<Item = (String, Value)> {
     map.iter().map(|(key, value)| (key.clone(), value.as_str().into()))
 }

@@ -23,7 +23,7 @@ mod tracing;
 
 use std::net::IpAddr;
 
-use serde_json::{Map, Value as Json};
+use serde_json::{Map, Value};
 
 pub use argv::envoy_args;
 pub use files::{Error, Written, write, write_grpc, write_to};
@@ -34,8 +34,9 @@ use crate::config::{
     AuthPolicy, ConfigError, Errors, ISTIO_VERSION, ProxyConfig, Role, Tracer, Vars, is_link_local, split_host_port,
 };
 use higress::Flavor;
-use json::json;
+use json::Json;
 use metadata::{Labels, Metadata};
+use node::Node;
 use stats::Stats;
 
 /// The agent's SDS server, as a cluster of Envoy.
@@ -70,7 +71,7 @@ pub struct Config {
     google_grpc_without_tls_13: bool,
     keep_fragments: bool,
     max_connections: i64,
-    load_stats: Option<Json>,
+    load_stats: Option<Value>,
     grpc: grpc::Target,
     own: Option<files::Own>,
     args: argv::Args,
@@ -171,17 +172,12 @@ impl Config {
     }
 
     /// Envoy's bootstrap. Where the configuration names another file, this one is not used.
-    pub fn document(&self, around: &Surroundings) -> Json {
-        document::document(self, around)
-    }
-
-    /// Where the gRPC bootstrap goes and what is in it; `None` when it is turned off.
-    pub fn grpc_document(&self, around: &Surroundings) -> Option<Json> {
-        self.grpc.is_on().then(|| grpc::document(self, around))
+    pub fn document(&self, around: &Surroundings) -> Value {
+        document::document(self, &Node::new(self, around)).into()
     }
 
     /// Whether Envoy finds its workloads' metadata by itself.
-    fn metadata_discovery(&self, node: &node::Node) -> bool {
+    fn metadata_discovery(&self, node: &Node) -> bool {
         !self.stock_envoy && (self.is_waypoint || self.delta_xds && node.metadata.flag("METADATA_DISCOVERY"))
     }
 
@@ -271,7 +267,7 @@ fn own_metadata(metadata: &mut Metadata, vars: &Vars, ports: Ports, socket_file:
     }
     metadata.set_text("INSTANCE_IPS", &addresses.join(","));
     let sts_port = Some(flags.int("stsPort")).filter(|port| *port != 0);
-    metadata.set("STS_PORT", sts_port.map(|port| Json::from(port.to_string())));
+    metadata.set("STS_PORT", sts_port.map(|port| Value::from(port.to_string())));
     for (name, port) in [
         ("ENVOY_STATUS_PORT", ports.status),
         ("ENVOY_PROMETHEUS_PORT", ports.prometheus),
@@ -280,16 +276,16 @@ fn own_metadata(metadata: &mut Metadata, vars: &Vars, ports: Ports, socket_file:
     ] {
         metadata.set(name, (port != 0).then(|| port.into()));
     }
-    let flag = |value: bool| value.then(|| Json::from("true"));
+    let flag = |value: bool| value.then(|| Value::from("true"));
     metadata.set("EXIT_ON_ZERO_ACTIVE_CONNECTIONS", flag(vars.bool("EXIT_ON_ZERO_ACTIVE_CONNECTIONS", false)));
     metadata.set("ENVOY_SKIP_DEPRECATED_LOGS", flag(vars.bool("ENVOY_SKIP_DEPRECATED_LOGS", true)));
     let discovery = vars.text("PEER_METADATA_DISCOVERY").map(|_| {
         let on = vars.bool("PEER_METADATA_DISCOVERY", false);
-        Json::from(if on { "true" } else { "false" })
+        Value::from(if on { "true" } else { "false" })
     });
     metadata.set("METADATA_DISCOVERY", discovery);
     metadata.set_text("WORKLOAD_IDENTITY_SOCKET_FILE", socket_file);
-    metadata.set("PROXY_CONFIG", Json::Object(proxy_document(vars, flavor)));
+    metadata.set("PROXY_CONFIG", Value::Object(proxy_document(vars, flavor)));
     for (key, variable) in
         [("NAME", "POD_NAME"), ("NAMESPACE", "POD_NAMESPACE"), ("SERVICE_ACCOUNT", "SERVICE_ACCOUNT")]
     {
@@ -297,15 +293,15 @@ fn own_metadata(metadata: &mut Metadata, vars: &Vars, ports: Ports, socket_file:
             metadata.set_text(key, value);
         }
     }
-    metadata.set("PILOT_SAN", pilot_san(vars.proxy()).map(|name| json!([name])));
+    metadata.set("PILOT_SAN", pilot_san(vars.proxy()).map(|name| Value::from(vec![name])));
     metadata.set_text("OUTLIER_LOG_PATH", flags.text("outlierLogPath"));
 }
 
 /// ProxyConfig as istiod reads it. Istio has no `exclusionRegexps`, so it has gone there as every unknown field has.
-fn proxy_document(vars: &Vars, flavor: Flavor) -> Map<String, Json> {
+fn proxy_document(vars: &Vars, flavor: Flavor) -> Map<String, Value> {
     let mut document = vars.proxy_document();
     if flavor.is_istio()
-        && let Some(Json::Object(matcher)) = document.get_mut("proxyStatsMatcher")
+        && let Some(Value::Object(matcher)) = document.get_mut("proxyStatsMatcher")
         && matcher.remove("exclusionRegexps").is_some()
     {
         let origin = vars.proxy_origin("proxyStatsMatcher");
@@ -335,7 +331,7 @@ fn max_connections(proxy: &ProxyConfig) -> i64 {
     .unwrap_or(DEFAULT_MAX_CONNECTIONS)
 }
 
-fn load_stats(metadata: &Metadata, errors: &mut Errors) -> Option<Json> {
+fn load_stats(metadata: &Metadata, errors: &mut Errors) -> Option<Value> {
     const KEY: &str = "LOAD_STATS_CONFIG_JSON";
     let text = metadata.raw_text(KEY).filter(|text| !text.is_empty())?;
     match serde_json::from_str(text) {
@@ -350,16 +346,9 @@ fn load_stats(metadata: &Metadata, errors: &mut Errors) -> Option<Json> {
 }
 
 /// A `google.protobuf.Any` of Envoy's API.
-fn any(kind: &str, mut fields: Json) -> Json {
-    member(&mut fields, "@type", format!("type.googleapis.com/{kind}").into());
+fn any<'a>(kind: &str, mut fields: Json<'a>) -> Json<'a> {
+    fields.insert("@type", format!("type.googleapis.com/{kind}"));
     fields
-}
-
-/// Adds a member to an object.
-fn member(object: &mut Json, key: &str, value: Json) {
-    if let Json::Object(members) = object {
-        members.insert(key.to_owned(), value);
-    }
 }
 
 /// How an annotation is named in messages.

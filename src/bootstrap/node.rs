@@ -1,15 +1,20 @@
 //! The `node` section: who this proxy is. The rules are those of Istio's pkg/bootstrap/config.go.
 
-use serde_json::{Map, Value as Json};
+use serde_json::Value;
 
-use super::{Config, Surroundings, json::json, metadata::Metadata};
+use super::{
+    Config, Surroundings,
+    json::{Json, Object, json},
+    metadata::Metadata,
+};
 use crate::config::ClusterName;
 
 /// The node as istiod will see it.
 pub(super) struct Node {
     pub(super) id: String,
     pub(super) cluster: String,
-    pub(super) locality: Map<String, Json>,
+    /// `region/zone/subzone`, each only if it is known.
+    locality: String,
     pub(super) metadata: Metadata,
 }
 
@@ -20,7 +25,7 @@ impl Node {
         let platform = &around.platform;
         metadata.set_labels(&config.labels, &platform.labels);
         if !platform.metadata.is_empty() {
-            metadata.set("PLATFORM_METADATA", platform.metadata.clone().into_iter().collect::<Json>());
+            metadata.set("PLATFORM_METADATA", platform.metadata.clone().into_iter().collect::<Value>());
         }
         let locality = match metadata.label_locality(&config.labels) {
             Some(place) => place,
@@ -34,35 +39,30 @@ impl Node {
         }
         if metadata.text("METADATA_DISCOVERY").is_empty() {
             let enabled = if metadata.flag("ENABLE_HBONE") { "true" } else { "false" };
-            metadata.set("METADATA_DISCOVERY", Json::from(enabled));
+            metadata.set("METADATA_DISCOVERY", Value::from(enabled));
         }
-        Node {
-            id: config.node_id.clone(),
-            cluster: cluster(&config.proxy.cluster_name, &metadata),
-            locality: locality_object(&locality),
-            metadata,
-        }
+        Node { id: config.node_id.clone(), cluster: cluster(&config.proxy.cluster_name, &metadata), locality, metadata }
     }
 
     /// As Envoy's bootstrap has it.
-    pub(super) fn to_json(&self) -> Json {
+    pub(super) fn to_json(&self) -> Json<'_> {
         json!({
             "id": self.id.as_str(),
             "cluster": self.cluster.as_str(),
-            "locality": self.locality.clone(),
+            "locality": self.locality(),
             "metadata": self.metadata.all()
         })
     }
-}
 
-/// `region/zone/subzone`, each only if it is there.
-fn locality_object(place: &str) -> Map<String, Json> {
-    ["region", "zone", "sub_zone"]
-        .into_iter()
-        .zip(place.split('/'))
-        .filter(|(_, part)| !part.is_empty())
-        .map(|(key, part)| (key.to_owned(), part.into()))
-        .collect()
+    /// `region`, `zone` and `sub_zone`.
+    pub(super) fn locality(&self) -> Object<'_> {
+        ["region", "zone", "sub_zone"]
+            .into_iter()
+            .zip(self.locality.split('/'))
+            .filter(|(_, part)| !part.is_empty())
+            .map(|(key, part)| (key.into(), part.into()))
+            .collect()
+    }
 }
 
 fn cluster(name: &ClusterName, metadata: &Metadata) -> String {

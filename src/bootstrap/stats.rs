@@ -2,9 +2,14 @@
 
 use std::{net::IpAddr, time::Duration};
 
-use serde_json::{Map, Value as Json};
+use serde_json::{Map, Value};
 
-use super::{annotation, higress::Flavor, json::json, metadata::Metadata};
+use super::{
+    annotation,
+    higress::Flavor,
+    json::{Json, Object, json},
+    metadata::Metadata,
+};
 use crate::config::{Vars, parse_go_duration};
 
 /// How Envoy flushes when no annotation says otherwise.
@@ -51,7 +56,7 @@ pub(super) struct Stats {
     prefixes: Vec<String>,
     suffixes: Vec<String>,
     regexps: Vec<String>,
-    buckets: Vec<(String, Json)>,
+    buckets: Vec<(String, Value)>,
     exclusions: Vec<String>,
     counts_connections: bool,
 }
@@ -82,10 +87,10 @@ impl Stats {
     }
 
     /// Puts the sections into the bootstrap.
-    pub(super) fn add_to(&self, bootstrap: &mut Map<String, Json>, metadata_discovery: bool, flavor: Flavor) {
+    pub(super) fn add_to<'a>(&'a self, bootstrap: &mut Object<'a>, metadata_discovery: bool, flavor: Flavor) {
         for (name, interval) in [("stats_flush_interval", self.flush), ("stats_eviction_interval", self.eviction)] {
             if let Some(interval) = interval {
-                bootstrap.insert(name.to_owned(), seconds(interval).into());
+                bootstrap.insert(name, seconds(interval));
             }
         }
         let own =
@@ -100,17 +105,16 @@ impl Stats {
             "stats_matcher": {list: {"patterns": patterns}}
         });
         if !self.buckets.is_empty() {
-            let setting = |(prefix, buckets): &(String, Json)| json!({"match": {"prefix": prefix.as_str()}, "buckets": buckets.clone()});
-            let settings: Vec<Json> = self.buckets.iter().map(setting).collect();
-            super::member(&mut config, "histogram_bucket_settings", settings.into());
+            let settings = self
+                .buckets
+                .iter()
+                .map(|(prefix, buckets)| json!({"match": {"prefix": prefix.as_str()}, "buckets": buckets}));
+            config.insert("histogram_bucket_settings", settings.collect::<Vec<_>>());
         }
-        bootstrap.insert("stats_config".to_owned(), config);
+        bootstrap.insert("stats_config", config);
     }
 
-    fn patterns(&self, metadata_discovery: bool) -> Vec<Json> {
-        let prefix = |text: &str| json!({"prefix": text});
-        let suffix = |text: &str| json!({"suffix": text});
-        let regexp = |text: &str| json!({"safe_regex": {"regex": text}});
+    fn patterns(&self, metadata_discovery: bool) -> Vec<Json<'_>> {
         let mut patterns = vec![prefix("reporter=")];
         if metadata_discovery {
             patterns.push(prefix("workload_discovery"));
@@ -126,6 +130,18 @@ impl Stats {
         patterns.extend([regexp(REQUIRED_REGEXP), prefix("component"), prefix("istio")]);
         patterns
     }
+}
+
+fn prefix(text: &str) -> Json<'_> {
+    json!({"prefix": text})
+}
+
+fn suffix(text: &str) -> Json<'_> {
+    json!({"suffix": text})
+}
+
+fn regexp(text: &str) -> Json<'_> {
+    json!({"safe_regex": {"regex": text}})
 }
 
 /// Empty items go, since Envoy refuses them; `{pod_ip}` stands for each different address in turn.
@@ -185,15 +201,15 @@ fn eviction(vars: &Vars, metadata: &Metadata, flush: Duration) -> Option<Duratio
     fitting
 }
 
-fn buckets(vars: &Vars, metadata: &Metadata) -> Vec<(String, Json)> {
+fn buckets(vars: &Vars, metadata: &Metadata) -> Vec<(String, Value)> {
     const NAME: &str = "sidecar.istio.io/statsHistogramBuckets";
     let Some(text) = metadata.annotation(NAME).filter(|text| !text.is_empty()) else { return Vec::new() };
     let numbers =
-        |value: &Json| value.is_null() || value.as_array().is_some_and(|list| list.iter().all(Json::is_number));
-    match serde_json::from_str::<Map<String, Json>>(text) {
+        |value: &Value| value.is_null() || value.as_array().is_some_and(|list| list.iter().all(Value::is_number));
+    match serde_json::from_str::<Map<String, Value>>(text) {
         Ok(map) if map.values().all(numbers) => {
-            let list = |value: Json| if value.is_null() { json!([]) } else { value };
-            let mut buckets: Vec<(String, Json)> =
+            let list = |value: Value| if value.is_null() { Value::Array(Vec::new()) } else { value };
+            let mut buckets: Vec<(String, Value)> =
                 map.into_iter().map(|(prefix, value)| (prefix, list(value))).collect();
             buckets.sort_by(|(one, _), (other, _)| one.cmp(other));
             buckets

@@ -1,15 +1,22 @@
 //! TLS of the bootstrap's own clusters and listeners; every certificate comes over SDS from the agent.
 
-use serde_json::{Map, Value as Json};
-
-use super::{SDS_CLUSTER, any, json::json, metadata::Metadata};
+use super::{
+    SDS_CLUSTER, any,
+    json::{Json, Object, json},
+    metadata::Metadata,
+};
 use crate::config::{ClientTls, Errors, TlsMode, Vars};
 
 const UPSTREAM: &str = "envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext";
 const DOWNSTREAM: &str = "envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext";
 
 /// TLS towards a tracer or service; `None` where there is none. `sni` counts for ISTIO_MUTUAL when none was configured.
-pub(super) fn transport_socket(tls: Option<&ClientTls>, metadata: &Metadata, sni: &str, http2: bool) -> Option<Json> {
+pub(super) fn transport_socket<'a>(
+    tls: Option<&'a ClientTls>,
+    metadata: &Metadata,
+    sni: &'a str,
+    http2: bool,
+) -> Option<Json<'a>> {
     let tls = tls.filter(|tls| tls.mode != TlsMode::Disable)?;
     let file = |key: &str, configured: &str| match metadata.text(key) {
         "" => configured.to_owned(),
@@ -29,28 +36,27 @@ pub(super) fn transport_socket(tls: Option<&ClientTls>, metadata: &Metadata, sni
         _ if roots.is_empty() => None,
         _ => Some(format!("file-root:{roots}")),
     };
-    let mut common = Map::new();
+    let mut common = Object::default();
     if let Some(name) = certificate {
-        common.insert("tls_certificate_sds_secret_configs".to_owned(), json!([sds(&name, own)]));
+        common.insert("tls_certificate_sds_secret_configs", json!([sds(name, own)]));
     }
     if let Some(name) = validation {
-        let names: Vec<Json> = tls.subject_alt_names.iter().map(|name| json!({"exact": name.as_str()})).collect();
+        let names: Vec<Json<'_>> = tls.subject_alt_names.iter().map(|name| json!({"exact": name.as_str()})).collect();
         let default = if names.is_empty() { json!({}) } else { json!({"match_subject_alt_names": names}) };
         let context =
-            json!({"default_validation_context": default, "validation_context_sds_secret_config": sds(&name, own)});
-        common.insert("combined_validation_context".to_owned(), context);
+            json!({"default_validation_context": default, "validation_context_sds_secret_config": sds(name, own)});
+        common.insert("combined_validation_context", context);
     }
     if http2 {
         let protocols: &[&str] = if own { &["istio", "h2"] } else { &["h2"] };
-        common.insert("alpn_protocols".to_owned(), json!(protocols));
+        common.insert("alpn_protocols", protocols);
     }
     let sni = if own && tls.sni.is_empty() { sni } else { &tls.sni };
-    let mut context = Map::new();
-    context.insert("common_tls_context".to_owned(), Json::Object(common));
+    let mut context = json!({"common_tls_context": common});
     if !sni.is_empty() {
-        context.insert("sni".to_owned(), sni.into());
+        context.insert("sni", sni);
     }
-    Some(json!({"name": "envoy.transport_sockets.tls", "typed_config": any(UPSTREAM, Json::Object(context))}))
+    Some(json!({"name": "envoy.transport_sockets.tls", "typed_config": any(UPSTREAM, context)}))
 }
 
 /// Names that cannot be verified: Envoy takes them only together with roots, and to leave them out would trust anybody.
@@ -72,12 +78,12 @@ pub(super) fn check(vars: &Vars, metadata: &Metadata, errors: &mut Errors) {
 }
 
 /// TLS of a metrics listener: the workload's certificate, and a client of the mesh.
-pub(super) fn mutual_listener() -> Json {
+pub(super) fn mutual_listener() -> Json<'static> {
     let common = json!({
-        "tls_certificate_sds_secret_configs": [sds("default", false)],
+        "tls_certificate_sds_secret_configs": [sds("default".to_owned(), false)],
         "combined_validation_context": {
             "default_validation_context": {},
-            "validation_context_sds_secret_config": sds("ROOTCA", false)
+            "validation_context_sds_secret_config": sds("ROOTCA".to_owned(), false)
         }
     });
     let context = any(DOWNSTREAM, json!({"common_tls_context": common, "require_client_certificate": true}));
@@ -85,7 +91,7 @@ pub(super) fn mutual_listener() -> Json {
 }
 
 /// A secret by its name; `wait` has Envoy wait for it as long as it takes.
-fn sds(name: &str, wait: bool) -> Json {
+fn sds(name: String, wait: bool) -> Json<'static> {
     let mut source = json!({
         "api_config_source": {
             "api_type": "GRPC",
@@ -96,7 +102,7 @@ fn sds(name: &str, wait: bool) -> Json {
         "resource_api_version": "V3"
     });
     if wait {
-        super::member(&mut source, "initial_fetch_timeout", "0s".into());
+        source.insert("initial_fetch_timeout", "0s");
     }
     json!({"name": name, "sds_config": source})
 }

@@ -1,12 +1,14 @@
 //! The `tracing` and `stats_sinks` sections: where Envoy sends spans and statistics.
 
-use serde_json::Value as Json;
-
-use super::{Config, any, json::json, node::Node};
+use super::{
+    Config, any,
+    json::{Json, json},
+    node::Node,
+};
 use crate::config::Tracer;
 
 /// The tracer's section.
-pub(super) fn tracing(config: &Config, node: &Node) -> Option<Json> {
+pub(super) fn tracing<'a>(config: &Config, node: &'a Node) -> Option<Json<'a>> {
     let (name, kind, settings) = match config.proxy.tracing.as_ref()?.tracer.as_ref()? {
         Tracer::Zipkin(_) => (
             "zipkin",
@@ -36,7 +38,7 @@ pub(super) fn tracing(config: &Config, node: &Node) -> Option<Json> {
 }
 
 /// The sinks, metrics service first; empty when there are none.
-pub(super) fn stats_sinks(config: &Config) -> Vec<Json> {
+pub(super) fn stats_sinks(config: &Config) -> Vec<Json<'_>> {
     let mut sinks = Vec::new();
     if config.proxy.envoy_metrics_service.as_ref().is_some_and(|service| !service.address.is_empty()) {
         let settings = json!({
