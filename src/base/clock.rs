@@ -3,7 +3,7 @@
 //! Certificates live by wall time, timers by tokio's. Rooms that compare the two take a [`Clock`], so that a paused tokio clock
 //! moves both.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
@@ -36,6 +36,12 @@ impl Clock {
     }
 }
 
+/// `wait` after `now`, whatever number somebody wrote: one that no clock can hold is thirty years, as for tokio's timers.
+pub fn later(now: Instant, wait: Duration) -> Instant {
+    const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
+    now.checked_add(wait).unwrap_or_else(|| now + FAR)
+}
+
 /// Year, month, day of a day count since 1970-01-01 in the Gregorian calendar, by whole eras of 400 years.
 pub fn civil_date(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
@@ -52,9 +58,17 @@ pub fn civil_date(days: i64) -> (i64, i64, i64) {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
+
+    #[test]
+    fn any_wait_has_an_end() {
+        let now = Instant::now();
+        assert_eq!(later(now, Duration::from_secs(7)) - now, Duration::from_secs(7));
+        for seconds in [9_300_000_000_000_000_000, u64::MAX] {
+            assert!(later(now, Duration::from_secs(seconds)) > now, "{seconds}");
+        }
+        assert!(later(now, Duration::MAX) > now);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn follows_paused_time() {

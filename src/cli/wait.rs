@@ -11,7 +11,7 @@ use super::{
     commands::{PERIOD, REQUEST_TIMEOUT, TIMEOUT, URL},
     fetch::fetch,
 };
-use crate::net::http1::Url;
+use crate::{base::later, net::http1::Url};
 
 /// The largest answer that is read.
 const MAX_BODY: usize = 1 << 20;
@@ -26,7 +26,7 @@ pub async fn run(typed: &Typed) -> Result<(), Failure> {
     let limit = Duration::from_secs(typed.count(&TIMEOUT)?);
     let request = Duration::from_millis(typed.count(&REQUEST_TIMEOUT)?);
     info!("Waiting for Envoy proxy to be ready (timeout: {} seconds)...", limit.as_secs());
-    let end = Instant::now() + limit;
+    let end = later(Instant::now(), limit);
     let mut last = "no attempt was made".to_owned();
     while Instant::now() < end {
         // Not beyond the limit, which is the caller's budget.
@@ -46,7 +46,7 @@ pub async fn run(typed: &Typed) -> Result<(), Failure> {
 }
 
 async fn attempt(url: &Url, limit: Duration) -> Result<(), String> {
-    let answer = fetch("GET", url, "", Instant::now() + limit, MAX_BODY).await?;
+    let answer = fetch("GET", url, "", later(Instant::now(), limit), MAX_BODY).await?;
     match answer.status {
         200 => Ok(()),
         status => Err(format!("HTTP status code {status}, body: {}", String::from_utf8_lossy(&answer.body))),

@@ -6,6 +6,7 @@ use rustls::ClientConfig;
 use tokio::time::Instant;
 
 use crate::{
+    base::later,
     config::HealthCheck,
     grpc::Code,
     net::http1::{Headers, Url},
@@ -100,7 +101,7 @@ impl Check {
             body: 0,
             tls,
             idle: None,
-            deadline: Some(Instant::now() + self.timeout),
+            deadline: Some(later(Instant::now(), self.timeout)),
         };
         match http.get().await {
             Err(error) => Err(format!("Get {url:?}: {error}")),

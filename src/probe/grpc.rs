@@ -6,6 +6,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::dial::{self, Source};
 use crate::{
+    base::later,
     grpc::{Call, Client, Code, Metadata, Settings, Status, USER_AGENT},
     proto::grpc::health::v1::{HealthCheckRequest, HealthCheckResponse, health_check_response::ServingStatus},
 };
@@ -35,7 +36,7 @@ pub async fn grpc(
     user_agent: Option<&str>,
     timeout: Duration,
 ) -> Result<(), GrpcError> {
-    let deadline = Instant::now() + timeout;
+    let deadline = later(Instant::now(), timeout);
     let io = connect(host, port, source, deadline).await.map_err(GrpcError::Connect)?;
     let (client, drive) = Client::handshake(Box::new(io), Settings::default()).await.map_err(GrpcError::Call)?;
     let mut metadata = Metadata::default();

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::probers::{Check, Probers};
 use crate::{
+    base::later,
     net::http1::{Error, Headers, Url, server::Request},
     probe::{self, Http, Idle, Redirects, Source},
 };
@@ -89,7 +90,7 @@ impl Applications {
                     body: MAX_BODY,
                     tls: self.tls.clone(),
                     idle: self.idle.get(name),
-                    deadline: (!prober.timeout.is_zero()).then(|| Instant::now() + prober.timeout),
+                    deadline: (!prober.timeout.is_zero()).then(|| later(Instant::now(), prober.timeout)),
                 });
                 let answered = async { http?.get().await };
                 match answered.await {

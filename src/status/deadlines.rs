@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::base::later;
+
 /// Time that a scrape may take when the scraper does not say how long it waits: Prometheus' own default.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -38,7 +40,7 @@ impl Deadlines {
         let wanted = seconds.map(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(DEFAULT_TIMEOUT));
         let timeout = wanted.unwrap_or(DEFAULT_TIMEOUT);
         let reserve = (timeout / 5).min(MAX_RESERVE);
-        Deadlines { heads: now + (timeout - reserve), bodies: reserve * 3 / 4 }
+        Deadlines { heads: later(now, timeout - reserve), bodies: reserve * 3 / 4 }
     }
 
     /// When every source must have begun to answer.
@@ -70,6 +72,10 @@ mod tests {
         assert_eq!(millis(Some("20")), (19_000, 19_375, 19_750));
         for header in [None, Some("abc"), Some("NaN"), Some("inf"), Some("")] {
             assert_eq!(millis(header), (9_000, 9_375, 9_750), "{header:?}");
+        }
+        // More than any clock holds.
+        for header in ["9.3e18", "1e19", "1.8e19"] {
+            assert!(millis(Some(header)).0 > 1_000_000_000, "{header}");
         }
         for header in ["0", "-1", "-inf"] {
             assert_eq!(millis(Some(header)), (0, 0, 0), "{header}");

@@ -18,7 +18,7 @@ use std::{
 use serde_json::{Value, json};
 use tokio::{sync::Notify, time::Instant};
 
-use crate::base::{Clock, random_u64};
+use crate::base::{Clock, later, random_u64};
 
 use super::{
     aot, archive,
@@ -146,7 +146,7 @@ impl Cache {
         if let Some(hit) = self.find(&question, &origin.login).await {
             return Ok(hit);
         }
-        let deadline = Instant::now() + wanted.timeout;
+        let deadline = later(Instant::now(), wanted.timeout);
         let flight = [&origin.request, question.expected, &origin.login].map(|part| part.to_owned()).join("\n");
         let key = inner
             .fetches

@@ -12,7 +12,7 @@ pub(super) use web::{Attempts, fetch, split_login};
 
 use std::time::{Duration, SystemTime};
 
-use crate::net::http1::client::Response;
+use crate::{base::later, net::http1::client::Response};
 
 /// How long an answer asks to be left alone (`Retry-After`, seconds or a date; RFC 9110 §10.2.3).
 pub(super) fn retry_after(response: &Response) -> Option<Duration> {
@@ -40,7 +40,7 @@ fn date(value: &str) -> Option<SystemTime> {
 
 /// Waits before another attempt; `false`, at once, when the deadline comes first.
 pub(super) async fn pause(delay: Duration, deadline: tokio::time::Instant) -> bool {
-    let until = tokio::time::Instant::now() + delay;
+    let until = later(tokio::time::Instant::now(), delay);
     let in_time = until < deadline;
     if in_time {
         tokio::time::sleep_until(until).await;
@@ -51,6 +51,13 @@ pub(super) async fn pause(delay: Duration, deadline: tokio::time::Instant) -> bo
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn pause_longer_than_any_clock_ends_at_once() {
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(1);
+        let asked = delay("9999999999999999999", SystemTime::now());
+        assert!(!pause(asked.unwrap(), deadline).await);
+    }
 
     #[test]
     fn retry_after_is_seconds_or_a_date() {

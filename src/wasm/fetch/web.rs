@@ -6,7 +6,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use tokio::time::Instant;
 
 use crate::{
-    base::{Backoff, Policy},
+    base::{Backoff, Policy, later},
     net::http1::Url,
     wasm::{
         error::{Error, Stage},
@@ -52,7 +52,7 @@ pub(in crate::wasm) async fn fetch(
     let mut made = 0;
     loop {
         made += 1;
-        let deadline = attempts.deadline.min(Instant::now() + attempts.timeout);
+        let deadline = attempts.deadline.min(later(Instant::now(), attempts.timeout));
         let failure = match attempt(client, &Ask { deadline, ..ask.clone() }, folder, limit).await {
             Ok(spooled) => return Ok(spooled),
             Err(failure) => failure,
