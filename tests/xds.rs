@@ -422,6 +422,36 @@ async fn only_the_newest_health_waits_for_an_istiod_that_does_not_read() {
 
 /// Neither direction waits for the other: each passes on while the peer of the other one reads nothing.
 #[tokio::test]
+async fn envoy_that_leaves_while_istiod_reads_nothing_is_noticed() {
+    let mut lab = Lab::new().await;
+    let (mut requests, responses) = lab.envoy(Kind::Sotw, Plan::default()).await;
+    requests.send(&request(CDS)).await.unwrap();
+    let (mut upstream, mut istiod) = lab.istiod().await;
+    assert_eq!(next_type(&mut upstream).await, CDS);
+    // More than every window on its way takes: Envoy's next requests are not read any more.
+    let long = DiscoveryRequest { resource_names: vec!["x".repeat(8 << 20)], ..request(LDS) };
+    let mut sending = Box::pin(requests.send(&long));
+    let pushed = response(CDS, "n", 3 << 20);
+    let mut responses = Some(responses);
+    let pushing = async {
+        for _ in 0..3 {
+            let reading = responses.as_mut().unwrap().raw(MAX_MESSAGE);
+            let (sent, got) = tokio::join!(istiod.send_raw(pushed.clone()), reading);
+            sent.unwrap();
+            assert_eq!(got.unwrap().as_ref(), Some(&pushed));
+        }
+    };
+    tokio::select! {
+        biased;
+        _ = &mut sending => panic!("8 MiB fit into the windows"),
+        () = within("responses meanwhile", pushing) => {}
+    }
+    drop(sending);
+    drop((requests, responses.take()));
+    within("the end at istiod", istiod.closed()).await;
+}
+
+#[tokio::test]
 async fn a_stalled_direction_leaves_the_other_one_running() {
     let mut lab = Lab::new().await;
     let (mut requests, mut responses) = lab.envoy(Kind::Sotw, Plan::default()).await;

@@ -167,15 +167,17 @@ impl Sender {
 
     /// Waits until the peer has reset the stream or the connection is gone; cancel-safe. Pending for ever once the half is ended.
     pub async fn closed(&mut self) -> Status {
-        poll_fn(|cx| {
-            let reset = match &mut self.half {
-                Half::Unanswered(respond) => ready!(respond.poll_reset(cx)),
-                Half::Open(stream) => ready!(stream.poll_reset(cx)),
-                Half::Ended => return Poll::Pending,
-            };
-            Poll::Ready(reset.map_or_else(|error| Status::from_h2(&error), Status::from_reset))
-        })
-        .await
+        poll_fn(|cx| self.poll_closed(cx)).await
+    }
+
+    /// As [`closed`](Sender::closed), to be polled. Whoever has, is woken when more may be sent, too.
+    pub fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<Status> {
+        let reset = match &mut self.half {
+            Half::Unanswered(respond) => ready!(respond.poll_reset(cx)),
+            Half::Open(stream) => ready!(stream.poll_reset(cx)),
+            Half::Ended => return Poll::Pending,
+        };
+        Poll::Ready(reset.map_or_else(|error| Status::from_h2(&error), Status::from_reset))
     }
 
     fn open(&mut self) -> Result<&mut SendStream<Bytes>, Status> {

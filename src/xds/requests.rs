@@ -76,13 +76,16 @@ impl<'a> Requests<'a> {
     async fn next(&mut self) -> Next {
         let answers = &self.stream.answers;
         let health = &mut self.health;
-        tokio::select! {
+        self.stream.listens(true);
+        let next = tokio::select! {
             biased;
             lost = self.istiod.closed() => Next::Lost(lost),
             () = answers.filled() => Next::Answer,
             () = changed(health), if self.subscribed => Next::Health,
             piece = self.envoy.piece() => Next::Piece(piece),
-        }
+        };
+        self.stream.listens(false);
+        next
     }
 
     /// The connection to istiod broke, or istiod wants no more requests.

@@ -96,7 +96,7 @@ impl<'a> Responses<'a> {
             step = self.stream.next_extension() => Next::Extension(step),
             // Before Envoy's end, of which sending tells as well.
             piece = self.istiod.piece() => Next::Piece(piece),
-            gone = self.envoy.closed() => Next::Gone(gone),
+            gone = self.stream.deserted(self.envoy) => Next::Gone(gone),
         }
     }
 
@@ -241,7 +241,7 @@ impl<'a> Responses<'a> {
         let piece = tokio::select! {
             biased;
             piece = self.istiod.piece() => piece,
-            gone = self.envoy.closed() => return Err(End::Envoy(Err(gone))),
+            gone = self.stream.deserted(self.envoy) => return Err(End::Envoy(Err(gone))),
         };
         match piece {
             Ok(Some(Piece::Data(data))) => Ok(data),

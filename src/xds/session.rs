@@ -13,6 +13,7 @@ use std::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
+    task::Poll,
 };
 
 use bytes::Bytes;
@@ -47,6 +48,8 @@ pub(super) struct Stream<'a> {
     recorder: Option<Mutex<Recorder>>,
     /// istiod has sent something.
     served: AtomicBool,
+    /// Envoy's next request is waited for.
+    listening: AtomicBool,
 }
 
 impl Stream<'_> {
@@ -68,7 +71,7 @@ impl Stream<'_> {
         }
         poll_fn(|cx| match self.extensions() {
             Some(mut extensions) => pin!(extensions.next()).poll(cx),
-            None => std::task::Poll::Pending,
+            None => Poll::Pending,
         })
         .await
     }
@@ -76,6 +79,22 @@ impl Stream<'_> {
     /// What keeps the last good configuration.
     pub(super) fn recorder(&self) -> Option<MutexGuard<'_, Recorder>> {
         self.recorder.as_ref().map(|recorder| recorder.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Notes whether Envoy's next request is waited for.
+    pub(super) fn listens(&self, yes: bool) {
+        self.listening.store(yes, Ordering::Relaxed);
+    }
+
+    /// Waits until Envoy has gone; cancel-safe. Pending while its requests are waited for, which tell as well: to ask both has each
+    /// response wake this stream twice.
+    pub(super) async fn deserted(&self, envoy: &mut Sender) -> Status {
+        poll_fn(|cx| match self.listening.load(Ordering::Relaxed) {
+            // The other direction is polled before this one.
+            true => Poll::Pending,
+            false => envoy.poll_closed(cx),
+        })
+        .await
     }
 
     /// Notes that istiod has sent a response: it does not refuse this proxy.
@@ -123,9 +142,10 @@ async fn relay(proxy: &Proxy, kind: Kind, entry: &Entry, envoy: &mut Receiver, a
         extensions: rewrite.map(|rewrite| Mutex::new(Ecds::new(kind, rewrite))),
         recorder: proxy.last_good.as_ref().map(|store| Mutex::new(store.recorder(kind))),
         served: AtomicBool::new(false),
+        listening: AtomicBool::new(false),
     };
     let end = tokio::select! {
-        // The agent's own answer to one response leaves before the next response is taken.
+        // The agent's own answer to one response leaves before the next response is taken; and see `Stream::deserted`.
         biased;
         end = Requests::new(&stream, envoy, requests).run() => end,
         end = Responses::new(&stream, responses, answers).run() => end,

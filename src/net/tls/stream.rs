@@ -51,6 +51,8 @@ pub(super) struct Stream {
     ended: bool,
     /// We have said so.
     closing: bool,
+    /// rustls has nothing more to do before more comes in.
+    settled: bool,
     /// What has gone wrong; rustls is not asked again then.
     failed: Option<rustls::Error>,
 }
@@ -84,6 +86,7 @@ impl Stream {
             sent: 0,
             ended: false,
             closing: false,
+            settled: false,
             failed: None,
         };
         poll_fn(|cx| stream.poll_handshake(cx)).await?;
@@ -174,6 +177,7 @@ impl Stream {
 
     /// Enciphers a record with these bytes, or our goodbye when there are none.
     fn encipher(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> io::Result<()> {
+        self.settled = false;
         loop {
             match self.step(cx, None)? {
                 Step::Done => {}
@@ -208,6 +212,7 @@ impl Stream {
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::UnexpectedEof, message)));
         }
         self.end += count;
+        self.settled = false;
         if count >= SMALL {
             self.busy = Instant::now();
         }
@@ -264,13 +269,17 @@ impl AsyncRead for Stream {
             if buf.filled().len() > before || buf.remaining() == 0 || this.ended {
                 return Poll::Ready(Ok(()));
             }
-            if this.step(cx, Some(buf))? != Step::Done {
+            if !this.settled {
+                if this.step(cx, Some(buf))? == Step::Done {
+                    continue;
+                }
+                this.settled = true;
                 // An answer of rustls' own, to a change of keys for instance, waits for nobody.
                 if let Poll::Ready(Err(error)) = this.poll_send(cx) {
                     return Poll::Ready(Err(error));
                 }
-                ready!(this.poll_fill(cx))?;
             }
+            ready!(this.poll_fill(cx))?;
         }
     }
 }
