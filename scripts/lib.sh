@@ -3,6 +3,8 @@
 
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 musl_target=$(uname -m)-unknown-linux-musl
+# The calls between malloc and the kernel that scripts/musl/shelf.c takes.
+shelf_wraps=-Wl,--wrap=__mmap,--wrap=__munmap,--wrap=munmap
 
 # The heading of a step, a line below it, and the end of a script that cannot go on. All on stderr: stdout is for results.
 step() { printf '\n==> %s\n' "$*" >&2; }

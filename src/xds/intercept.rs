@@ -29,6 +29,8 @@ struct Response {
     nonce: String,
     /// Only the first resource is looked at, as in Istio.
     resource: Option<Any>,
+    /// How many others there are.
+    more: usize,
 }
 
 /// Applies a response and gives the answer to istiod, with its type.
@@ -41,6 +43,9 @@ pub(super) async fn take(stream: &Stream<'_>, route: Route, whole: &Bytes) -> (&
             return (type_url, message::answer(stream.kind, type_url, "", "", Some(&error.to_string())));
         }
     };
+    if response.more > 0 {
+        log::warn!(target: "xdsproxy", "{type_url}: only the first of {} resources counts", response.more + 1);
+    }
     let applied = match route {
         Route::Names => names(stream, response.resource.as_ref()).await,
         _ => anchors(stream, response.resource.as_ref()),
@@ -112,13 +117,15 @@ impl Response {
         Ok(match kind {
             Kind::Sotw => {
                 let response = DiscoveryResponse::decode(whole.clone())?;
+                let more = response.resources.len().saturating_sub(1);
                 let resource = response.resources.into_iter().next();
-                Response { version: response.version_info, nonce: response.nonce, resource }
+                Response { version: response.version_info, nonce: response.nonce, resource, more }
             }
             Kind::Delta => {
                 let response = DeltaDiscoveryResponse::decode(whole.clone())?;
+                let more = response.resources.len().saturating_sub(1);
                 let resource = response.resources.into_iter().next().and_then(|resource| resource.resource);
-                Response { version: response.system_version_info, nonce: response.nonce, resource }
+                Response { version: response.system_version_info, nonce: response.nonce, resource, more }
             }
         })
     }
