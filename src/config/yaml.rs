@@ -58,6 +58,9 @@ impl Node {
     /// # Errors
     /// Text that is not YAML, a mapping with a key that JSON cannot have, or nesting without end.
     pub fn parse(text: &str) -> Result<Node, YamlError> {
+        if let Some(node) = of_line(text) {
+            return Ok(node);
+        }
         let mut tree = Tree::default();
         for next in Parser::new_from_str_with_options(text, options! { emit_comments: false }) {
             let (event, span) = next.map_err(|error| YamlError {
@@ -111,6 +114,29 @@ impl Node {
             _ => 0,
         }
     }
+}
+
+/// One line of JSON, as injectors write it: YAML too, but Envoy's start need not wait for a reader of all that. `None` where the two
+/// might be read differently.
+fn of_line(text: &str) -> Option<Node> {
+    let line = text.trim_ascii_end();
+    let is_one = line.starts_with('{') && !line.contains('\n');
+    is_one.then(|| of_json(serde_json::from_str(line).ok()?)).flatten()
+}
+
+fn of_json(value: serde_json::Value) -> Option<Node> {
+    let value = match value {
+        serde_json::Value::Null => Value::Null,
+        serde_json::Value::Bool(value) => Value::Bool(value),
+        serde_json::Value::Number(number) => Value::Number(Some(number).filter(|number| !number.is_f64())?),
+        serde_json::Value::String(text) => Value::Text(text),
+        serde_json::Value::Array(items) => Value::List(items.into_iter().map(of_json).collect::<Option<_>>()?),
+        serde_json::Value::Object(entries) => {
+            let entry = |(key, value)| Some((key, of_json(value)?));
+            Value::Map(entries.into_iter().map(entry).collect::<Option<_>>()?)
+        }
+    };
+    Some(Node { line: 1, value })
 }
 
 /// The tree while it grows.
@@ -289,6 +315,24 @@ mod tests {
             serde_json::json!({"a": [1, 2.5, null, "x\ny"], "b": {}})
         );
         assert_eq!(json("{\n\t\"a\": 1,\n\t\"b\": 2\n}"), serde_json::json!({"a": 1, "b": 2}));
+    }
+
+    #[test]
+    fn a_line_of_json_is_read_as_yaml_is() {
+        for text in [
+            "{}",
+            "{\"a\": {\"b\": [1, -2, \"x\", true, null, {}]}, \"c\": \"\"}\n",
+            "{\"yes\":\"no\",\"7\":\"017\",\"<<\":{\"a\":1}} ",
+            "{\"a\": \"\\u00e9\\t\\\"\\\\\\/\", \"a\": 18446744073709551615}",
+            "{\"a\": 1.0, \"b\": 1e3, \"c\": 18446744073709551616, \"d\": -0}",
+            "{a: yes, 'b': 017}",
+            "{\"a\": 1} # comment",
+            "{\"a\": 1,}",
+        ] {
+            assert_eq!(json(text), json(&format!("#\n{text}")), "{text}");
+        }
+        assert!(of_line("{\"a\": [{}, -1]}\n").is_some());
+        assert!(Node::parse("{\"a\": ").is_err());
     }
 
     #[test]

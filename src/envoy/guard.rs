@@ -61,7 +61,7 @@ impl Waiting {
         command.arg0("footman").arg(WORD).arg(std::process::id().to_string());
         command.args([text(user.map(u64::from)), text(group.map(u64::from)), text(config.open_files)]);
         command.arg(&config.binary).stdin(Stdio::from(OwnedFd::from(end)));
-        let (child, stderr) = config.spawn(&mut command)?;
+        let (child, stderr) = config.launch(&mut command)?;
         Ok(Waiting { child, agent, stderr })
     }
 

@@ -60,7 +60,7 @@ impl Running {
                 (child, stderr, Some(report))
             }
             None => {
-                let (child, stderr) = config.spawn(Command::new(&config.binary).stdin(Stdio::null()))?;
+                let (child, stderr) = config.launch(Command::new(&config.binary).stdin(Stdio::null()))?;
                 (child, stderr, None)
             }
         };
@@ -131,7 +131,7 @@ impl Running {
 
 impl Config {
     /// Starts `command`, which is Envoy or becomes it, with what both have in common.
-    pub(super) fn spawn(&self, command: &mut Command) -> io::Result<(Child, Option<ChildStderr>)> {
+    pub(super) fn launch(&self, command: &mut Command) -> io::Result<(Child, Option<ChildStderr>)> {
         command.args(&self.args).envs(self.env.iter().map(|(name, value)| (name, value)));
         if self.capture {
             command.stderr(Stdio::piped());

@@ -59,8 +59,15 @@ pub fn write_time(out: &mut String, time: SystemTime) {
     let (days, second) = ((since.as_secs() / 86_400) as i64, since.as_secs() % 86_400);
     let (year, month, day) = civil_date(days);
     let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    let micros = since.subsec_micros();
-    let _ = write!(out, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z");
+    let date = [(year.unsigned_abs(), 4, '-'), (month.unsigned_abs(), 2, '-'), (day.unsigned_abs(), 2, 'T')];
+    let time = [(hour, 2, ':'), (minute, 2, ':'), (second, 2, '.'), (since.subsec_micros().into(), 6, 'Z')];
+    for (number, width, mark) in date.into_iter().chain(time) {
+        // Not by `write!`, which takes several times as long: Envoy's start waits for some thirty lines.
+        for place in (0..width).rev() {
+            out.push(char::from(b'0' + (number / 10_u64.pow(place) % 10) as u8));
+        }
+        out.push(mark);
+    }
 }
 
 /// Escapes what is written for the inside of a JSON string (RFC 8259 §7).
