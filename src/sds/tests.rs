@@ -364,9 +364,11 @@ async fn one_call_fetches_what_is_there_and_says_what_is_not() {
     let status = bed.fetch(&["default"]).await.unwrap_err();
     assert_eq!((status.code, begun.elapsed().as_secs()), (Code::Unavailable, 10));
     bed.rotate();
-    let response = bed.fetch(&["ROOTCA", "kubernetes://x", "default"]).await.unwrap();
+    let response = bed.fetch(&["ROOTCA", "kubernetes://x", "default", "ROOTCA"]).await.unwrap();
     assert_eq!(names(&response), ["ROOTCA", "default"]);
-    assert!(!response.version_info.is_empty());
+    assert_eq!(response.type_url, resource::TYPE_URL);
+    assert!(!response.version_info.is_empty() && response.nonce.is_empty());
+    assert_eq!(bed.fetch(&["default"; 1001]).await.unwrap_err().code, Code::ResourceExhausted);
 }
 
 #[tokio::test(start_paused = true)]
