@@ -190,8 +190,8 @@ impl Stream {
             let Place::Known { name, .. } = &item.place else { continue };
             let Slot::Ready(resource) = self.shared.shelf.get(&item.name, name) else { continue };
             let known = item.known.take();
-            if item.sent != Some(resource.number) {
-                item.sent = Some(resource.number);
+            if item.sent.as_ref() != Some(&resource.version) {
+                item.sent = Some(Arc::clone(&resource.version));
                 if known.as_deref() != Some(&*resource.version) {
                     due.push((Arc::clone(&item.name), resource));
                 }
