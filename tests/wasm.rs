@@ -216,6 +216,21 @@ async fn restart_serves_from_disk_and_notices_damage() {
 }
 
 #[tokio::test]
+async fn unused_modules_are_purged_at_each_interval_and_never_without_one() {
+    let (folder, web) = (TempDir::new(), Web::start());
+    let url = web.put("/a.wasm", module(1));
+    for (interval, left) in [("0s", 1), ("1s", 0)] {
+        let room = room(&folder, &[("WASM_PURGE_INTERVAL", interval), ("WASM_MODULE_EXPIRY", "0s")]);
+        drop(room.rewrite(&[Plugin { url: &url, ..Plugin::default() }]).await);
+        let (_trigger, drain) = Trigger::new();
+        tokio::time::pause();
+        let _ = tokio::time::timeout(std::time::Duration::from_secs(5), room.wasm.run(drain)).await;
+        tokio::time::resume();
+        assert_eq!(room.rewriter.debug()["modules"].as_array().unwrap().len(), left, "{interval}");
+    }
+}
+
+#[tokio::test]
 async fn registry_that_is_not_there_costs_only_what_was_never_fetched() {
     let folder = TempDir::new();
     let (registry, _) = registry(&module(1));
