@@ -151,6 +151,8 @@ fn provider(vars: &Vars, name: &str, mounted: bool, errors: &mut Errors) -> Prov
             }
             return Provider::GoogleCas(own);
         }
+        // Files are used whoever would sign.
+        _ if mounted => {}
         _ if address.contains("googleapis.com") => errors.add(
             "CA_ADDR",
             format!(
@@ -283,6 +285,9 @@ mod tests {
         assert!(config(&[("FILE_MOUNTED_CERTS", "true")]).unwrap().authority.is_none());
         let google = [("FILE_MOUNTED_CERTS", "true"), ("CA_PROVIDER", "GoogleCAS")];
         assert!(config(&google).unwrap().authority.is_none(), "nobody is asked, so nobody has to be named");
+        for other in [("CA_PROVIDER", "NoSuchCA"), ("CA_ADDR", "privateca.googleapis.com:443")] {
+            assert!(config(&[("FILE_MOUNTED_CERTS", "true"), other]).unwrap().authority.is_none(), "{other:?}");
+        }
         let made = config(&[("OUTPUT_CERTS", "etc/../etc/certs/"), ("PROV_CERT", "./etc/certs")]).unwrap();
         assert!(made.pair.is_some(), "another spelling with a parent directory is another directory, as in Istio");
         let made = config(&[("OUTPUT_CERTS", "./etc/certs")]).unwrap();
