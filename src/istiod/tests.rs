@@ -247,6 +247,19 @@ async fn roots_are_read_at_every_dial() {
     ask(&istiod).await.unwrap();
 }
 
+#[tokio::test]
+async fn roots_of_the_system_are_read_again_when_they_are_replaced() {
+    let (old, new) = (Authority::new("system-old"), Authority::new("system-new"));
+    let server = Server::start(Some(new.server("istiod.test"))).await;
+    let file = Some(old.root.clone());
+    let roots = RootSource::System(crate::net::tls::SystemStore { file, directories: Vec::new() });
+    let istiod = Istiod::new(config(server.port, Some(Tls { roots, ..old.tls("istiod.test") })));
+    let status = ask(&istiod).await.unwrap_err();
+    assert!(status.message.contains("UnknownIssuer"), "{status}");
+    std::fs::rename(&new.root, &old.root).unwrap();
+    ask(&istiod).await.unwrap();
+}
+
 /// A stream over TLS to a server of `authority`, with a clock that stands still but for timers.
 async fn stream_on_paused_time(authority: &Authority) -> (Server, Istiod, Sender, Receiver) {
     let server = Server::start(Some(authority.server("istiod.test"))).await;
