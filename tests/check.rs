@@ -103,6 +103,28 @@ async fn what_cannot_be_reached_is_told_with_advice() {
 }
 
 #[tokio::test]
+async fn the_way_to_the_ca_matters_only_where_the_agent_serves_the_identity() {
+    let pod = || Pod::new("localhost:1").with("XDS_ROOT_CA", "SYSTEM");
+    let (report, code) = pod().report(&[]).await;
+    assert_eq!((code, &report["errors"][0]["source"]), (64, &"CA_ROOT_CA".into()), "{report:#}");
+    assert_eq!(pod().with("WORKLOAD_IDENTITY_SOCKET_FILE", "spire.sock").report(&[]).await.1, 1);
+    // A server that comes to the usual socket by itself.
+    let pod = pod();
+    let socket = pod.folder.join("var/run/secrets/workload-spiffe-uds/socket");
+    std::fs::create_dir_all(socket.parent().unwrap()).unwrap();
+    let listener = tokio::net::UnixListener::bind(socket).unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            // The client's preface and its SETTINGS; an empty SETTINGS frame.
+            stream.read_exact(&mut [0; 24 + 9]).await.unwrap();
+            stream.write_all(b"\0\0\0\x04\0\0\0\0\0").await.unwrap();
+        }
+    });
+    let (report, code) = pod.report(&[]).await;
+    assert_eq!(code, 1, "{report:#}");
+}
+
+#[tokio::test]
 async fn the_way_goes_through_the_proxy_as_the_agent_does() {
     let istiod = Istiod::start().await;
     let name = format!("istiod.istio-system.svc:{}", istiod.address.port());

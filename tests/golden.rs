@@ -58,6 +58,19 @@ fn cases(folder: &str) -> Vec<Case> {
     cases
 }
 
+/// The agent's configuration, read as `proxy` reads it.
+fn agent(vars: &Vars, errors: &mut Errors) -> Option<agent::Config> {
+    let agent = errors.take(agent::Config::from_vars(vars));
+    if let Some(agent) = &agent {
+        errors.append(block_on(agent.faults()));
+    }
+    agent
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+}
+
 impl Case {
     fn text(&self, member: &str) -> &str {
         self.json[member].as_str().unwrap_or_default()
@@ -85,7 +98,7 @@ impl Case {
         if vars.statsd_host().is_some() {
             vars.set_statsd(&Err("no such name".to_owned()));
         }
-        let agent = errors.take(agent::Config::from_vars(&vars));
+        let agent = agent(&vars, &mut errors);
         let agent = errors.clone().into_result(agent)?.unwrap();
         let config = agent.bootstrap();
         let written = bootstrap::write_grpc(config, &around).and_then(|()| bootstrap::write(config, &around));
@@ -108,8 +121,7 @@ impl Case {
     fn platform(&self, root: &Path) -> Platform {
         let (vars, _) = Vars::load(self.sources(root));
         let config = platform::Config::from_vars(&vars).unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(platform::detect(&config))
+        block_on(platform::detect(&config))
     }
 
     fn sources(&self, root: &Path) -> Sources {
@@ -450,7 +462,7 @@ fn what_two_rooms_find_wrong_is_said_once() {
         let roots = [("XDS_ROOT_CA", "SYSTEM"), ("CA_ROOT_CA", "SYSTEM"), (name, value)];
         let env = roots.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
         let (vars, mut errors) = Vars::load(Sources { env, root: root.to_path_buf(), ..Sources::default() });
-        errors.take(agent::Config::from_vars(&vars));
+        agent(&vars, &mut errors);
         assert!(errors.0.len() == 1 && errors.0[0].source.contains(said), "{name}={value}: {errors}");
     }
 }

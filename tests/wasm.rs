@@ -25,7 +25,7 @@ use footman::{
     },
     telemetry::metrics::Registry,
     wasm::{Config, Rewriter, Wasm},
-    wires::ecds::{Resource, Rewritten, Update},
+    wires::ecds::{Mended, Resource, Rewritten, Update},
 };
 use prost::Message;
 use ring::{digest, rand::SystemRandom, signature};
@@ -118,8 +118,8 @@ impl Room {
         local(&resources[0].bytes).map(|path| fs::read(path).unwrap())
     }
 
-    async fn repaired(&self, resource: Resource) -> Option<PathBuf> {
-        local(&within("the repair", resource.repair.unwrap()).await)
+    async fn repaired(&self, resource: Resource) -> Mended {
+        within("the repair", resource.repair.unwrap()).await
     }
 
     /// Ends the room as a stopping agent does: the index is on disk afterwards.
@@ -216,6 +216,21 @@ async fn restart_serves_from_disk_and_notices_damage() {
 }
 
 #[tokio::test]
+async fn unused_modules_are_purged_at_each_interval_and_never_without_one() {
+    let (folder, web) = (TempDir::new(), Web::start());
+    let url = web.put("/a.wasm", module(1));
+    for (interval, left) in [("0s", 1), ("1s", 0)] {
+        let room = room(&folder, &[("WASM_PURGE_INTERVAL", interval), ("WASM_MODULE_EXPIRY", "0s")]);
+        drop(room.rewrite(&[Plugin { url: &url, ..Plugin::default() }]).await);
+        let (_trigger, drain) = Trigger::new();
+        tokio::time::pause();
+        let _ = tokio::time::timeout(std::time::Duration::from_secs(5), room.wasm.run(drain)).await;
+        tokio::time::resume();
+        assert_eq!(room.rewriter.debug()["modules"].as_array().unwrap().len(), left, "{interval}");
+    }
+}
+
+#[tokio::test]
 async fn registry_that_is_not_there_costs_only_what_was_never_fetched() {
     let folder = TempDir::new();
     let (registry, _) = registry(&module(1));
@@ -253,10 +268,16 @@ async fn failed_plugin_gets_a_stand_in_and_is_repaired() {
     });
     let room = room(&folder, &[]);
     let plugin = Plugin { url: &url, ..Plugin::default() };
-    let Rewritten { mut resources, .. } = room.rewrite(std::slice::from_ref(&plugin)).await;
+    let Rewritten { mut resources, accepted } = room.rewrite(std::slice::from_ref(&plugin)).await;
     assert_eq!(local(&resources[0].bytes), None);
     assert_eq!(room.rewriter.debug()["failing"][0]["url"], url);
-    let path = room.repaired(resources.remove(0)).await.unwrap();
+    let mended = room.repaired(resources.remove(0)).await;
+    // Envoy's word on the stand-in may come as late as this.
+    accepted();
+    assert_eq!(room.rewriter.debug()["running"], json!([]));
+    (mended.accepted)();
+    assert_eq!(room.rewriter.debug()["running"][0]["name"], "plugin");
+    let path = local(&mended.bytes).unwrap();
     assert_eq!(fs::read(path).unwrap(), module(1));
     assert_eq!(room.rewriter.debug()["failing"], json!([]));
     assert_eq!(web.seen().len(), 3);

@@ -163,6 +163,8 @@ fn way(port: u16) -> istiod::Config {
 
 async fn accept(listener: TcpListener, script: Arc<Script>, plan: Arc<Mutex<Plan>>) {
     while let Ok((tcp, _)) = listener.accept().await {
+        // A paused clock does not wait for an acknowledgement.
+        tcp.set_nodelay(true).unwrap();
         let (near, far) = tokio::io::duplex(1 << 16);
         let plan = *plan.lock().unwrap();
         tokio::spawn(carry(Box::new(near), Box::new(tcp), plan));
@@ -518,7 +520,33 @@ async fn refusals_hold_the_next_attempt_back_and_show() {
     // Four waits: 1, 2, 4 and 8 s, less a fifth at most.
     assert!(begun.elapsed() > Duration::from_secs(12), "{:?}", begun.elapsed());
     assert!(lab.gates.shut()[0].1.contains("not you"));
-    assert!(lab.registry.text().contains("istio_agent_istiod_refused 1"));
+    assert!(lab.registry.text().contains("\nistio_agent_istiod_refused 1\n"));
+}
+
+/// An answer before the error is no reason to ask again at once, unless the stream was healthy for a while or ends in good order.
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_fails_soon_after_an_answer_is_a_refusal() {
+    use footman::grpc::Status;
+    let failed = Status::new(Code::PermissionDenied, "oops");
+    for (end, lived, waits) in [(&failed, 0, true), (&failed, 31, false), (&Status::ok(), 0, false)] {
+        let mut lab = Lab::new().await;
+        let lived = Duration::from_secs(lived);
+        let begun = tokio::time::Instant::now();
+        for _ in 0..5 {
+            let (mut requests, mut responses) = lab.envoy(Kind::Sotw, Plan::default()).await;
+            requests.send(&request(CDS)).await.unwrap();
+            let (_upstream, mut istiod) = lab.istiod().await;
+            istiod.send_raw(response(CDS, "n", 10)).await.unwrap();
+            assert!(responses.raw(MAX_MESSAGE).await.unwrap().is_some());
+            assert!(lab.gates.shut().is_empty());
+            tokio::time::sleep(lived).await;
+            istiod.close(end);
+            assert_eq!(responses.raw(MAX_MESSAGE).await.is_err(), end.code != Code::Ok);
+        }
+        assert_eq!(lab.registry.text().contains("\nistio_agent_istiod_refused 1\n"), waits, "{end} after {lived:?}");
+        // Three waits: 1, 2 and 4 s, less a fifth at most.
+        assert!(!waits || begun.elapsed() > Duration::from_secs(5), "{:?}", begun.elapsed());
+    }
 }
 
 /// Every way in which istiod's connection can break: Envoy has whole messages, in order, then the end; and can come back.

@@ -67,7 +67,7 @@ impl Config {
     /// Every room's configuration.
     ///
     /// # Errors
-    /// Everything that is wrong in any room.
+    /// Everything that is wrong in any room; the way to the CA apart, if that is all: see [`faults`](Config::faults).
     pub fn from_vars(vars: &Vars) -> Result<Config, Errors> {
         let mut errors = Errors::default();
         let plan = plan(vars, &mut errors);
@@ -79,10 +79,18 @@ impl Config {
         else {
             return Err(errors);
         };
+        if !errors.0.is_empty() {
+            errors.append(rooms.faults.clone());
+        }
         envoy.args = bootstrap::envoy_args(&bootstrap, &bootstrap.file()).into_iter().map(Into::into).collect();
         let (admin_port, own_ports) = (vars.proxy().proxy_admin_port, own_ports(vars));
         let credential_socket = vars.path(CREDENTIAL_SOCKET);
         errors.into_result(Config { plan, envoy, bootstrap, platform, credential_socket, admin_port, own_ports, rooms })
+    }
+
+    /// What is wrong with the way to the CA; nothing where somebody else serves the workload's identity, for then no CA is asked.
+    pub async fn faults(&self) -> Errors {
+        self.rooms.faults().await
     }
 
     /// What Envoy will be started with.

@@ -35,6 +35,8 @@ pub(super) struct Config {
     /// The way to configuration.
     istiod: Box<istiod::Config>,
     secrets: Box<secrets::Config>,
+    /// What is wrong with the way to the CA.
+    pub(super) faults: Errors,
     /// `None` without Envoy, which is who asks for secrets.
     sds: Option<Box<sds::Config>>,
     xds: Box<xds::Config>,
@@ -54,18 +56,30 @@ impl Config {
         let status = boxed(&mut errors, || status::Config::from_vars(vars));
         let dns = boxed(&mut errors, || dns::Config::from_vars(vars));
         let istiod = boxed(&mut errors, || istiod::Config::for_discovery(vars).map(Some));
-        let secrets = boxed(&mut errors, || secrets::Config::from_vars(vars).map(Some));
+        let mut secrets = boxed(&mut errors, || secrets::Config::from_vars(vars).map(Some));
         let sds = boxed(&mut errors, || sds::Config::from_vars(vars).map(Some));
         let sds = sds.filter(|_| !vars.bool("DISABLE_ENVOY", false));
         let xds = boxed(&mut errors, || xds::Config::from_vars(vars).map(Some));
         let health = boxed(&mut errors, || health::Config::from_vars(vars));
         let anchors = vars.bool("PROXY_CONFIG_XDS_AGENT", false);
         let wasm = boxed(&mut errors, || wasm::Config::from_vars(vars).map(Some)).filter(|config| config.enabled);
+        let faults = secrets.as_mut().map(|secrets| std::mem::take(&mut secrets.faults)).unwrap_or_default();
+        if !errors.0.is_empty() {
+            errors.append(faults.clone());
+        }
         match (istiod, secrets, xds) {
             (Some(istiod), Some(secrets), Some(xds)) => {
-                errors.into_result(Config { status, dns, istiod, secrets, sds, xds, anchors, health, wasm })
+                errors.into_result(Config { status, dns, istiod, secrets, faults, sds, xds, anchors, health, wasm })
             }
             _ => Err(errors),
+        }
+    }
+
+    /// What is wrong with the way to the CA; nothing where somebody else serves the identity.
+    pub(super) async fn faults(&self) -> Errors {
+        match &self.sds {
+            Some(sds) if !self.faults.0.is_empty() && sds::is_foreign(sds).await => Errors::default(),
+            _ => self.faults.clone(),
         }
     }
 }
@@ -87,6 +101,10 @@ pub(super) async fn start(house: &mut House, config: Config) -> Result<sds::Mode
     let istiod = Istiod::new(*config.istiod);
     let (publisher_of_anchors, anchors) = watch::channel(None);
     let mode = apart(|| identity(house, config.secrets, config.sds, &istiod, anchors)).await?;
+    if mode == sds::Mode::Own && !config.faults.0.is_empty() {
+        // Whoever served it when the configuration was read has gone.
+        return Err(Error::new("secrets", config.faults));
+    }
     let (publisher_of_health, health) = watch::channel(None);
     let links = xds::Links {
         istiod,

@@ -38,6 +38,9 @@ async fn start(flags: Flags) -> Result<agent::Bound, Failure> {
 async fn configuration(flags: Flags) -> Result<agent::Config, Failure> {
     let (vars, mut errors) = Vars::of_process(flags, Record::Set).await;
     let config = errors.take(agent::Config::from_vars(&vars));
+    if let Some(config) = &config {
+        errors.append(config.faults().await);
+    }
     info!("Effective config: {}", redact::document(vars.proxy_document().into()));
     for warning in vars.warnings() {
         warn!("{warning}");

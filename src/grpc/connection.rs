@@ -47,7 +47,7 @@ pub struct Settings {
 /// When a quiet peer is asked for a sign of life, and when it is given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keepalive {
-    /// So long without a byte from the peer, then a ping.
+    /// So long without a byte from the peer, then a ping; 0 for no pings.
     pub interval: Duration,
     /// So long without a byte after the ping, then the connection is given up.
     pub timeout: Duration,
@@ -86,6 +86,7 @@ struct Watch {
 
 impl Turn {
     pub(super) fn new(flusher: Flusher, keepalive: Option<Keepalive>, pings: Option<PingPong>) -> Turn {
+        let keepalive = keepalive.filter(|settings| !settings.interval.is_zero());
         let keepalive = keepalive.zip(pings).map(|(settings, pings)| Watch {
             settings,
             pings,

@@ -178,6 +178,18 @@ async fn silent_peer_is_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn without_an_interval_nobody_is_asked_for_signs_of_life() {
+    let (near, _far) = tokio::io::duplex(1 << 16);
+    let keepalive = Some(Keepalive { interval: Duration::ZERO, timeout: Duration::from_secs(10) });
+    let settings = Settings { keepalive, ..Settings::default() };
+    let (client, drive) = Client::handshake(Box::new(near), settings).await.unwrap();
+    tokio::spawn(drive);
+    let (_sender, mut receiver) = client.stream(&call("/t/Hang")).await.unwrap();
+    let waited = tokio::time::timeout(Duration::from_secs(3600), receiver.piece()).await;
+    assert!(waited.is_err(), "{waited:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn answering_peer_is_kept() {
     let (client, _trigger) = connect(Settings::default()).await;
     let (_sender, mut receiver) = client.stream(&call("/t/Hang")).await.unwrap();

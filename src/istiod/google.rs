@@ -43,17 +43,26 @@ impl Google {
         Google { url, file, held: Arc::default() }
     }
 
-    /// A token that is good for a while.
+    /// A token that is good for a while; for as long as it lasts where there is no other.
     ///
     /// # Errors
     /// Why the metadata server gave none.
     pub async fn token(&self) -> Result<String, String> {
-        if let Some((token, end)) = &*self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some((token, end)) = &held
             && SystemTime::now() + RESERVE < *end
         {
             return Ok(token.clone());
         }
-        let token = self.fetch().await.map_err(|error| format!("fetch platform credential: {}: {error}", self.url))?;
+        let token = match (self.fetch().await, held) {
+            (Ok(token), _) => token,
+            (Err(error), held) => {
+                let error = format!("fetch platform credential: {}: {error}", self.url);
+                let (token, _) = held.filter(|(_, end)| SystemTime::now() < *end).ok_or_else(|| error.clone())?;
+                log::warn!(target: "gcecred", "{error}; using the token at hand while it lasts");
+                return Ok(token);
+            }
+        };
         if let Err(error) = write(&self.file, &token) {
             log::warn!(target: "gcecred", "the token cannot be written to {}: {error}", self.file.display());
         }
@@ -208,6 +217,16 @@ mod tests {
         let (got, _, kept) = asked(tokens.clone(), 3).await;
         assert_eq!(got.into_iter().flatten().collect::<Vec<_>>(), tokens);
         assert_eq!(kept, "last");
+    }
+
+    #[tokio::test]
+    async fn a_token_that_ends_soon_serves_where_there_is_no_other() {
+        for (left, serves) in [(24 * 60, true), (-1, false)] {
+            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+            let token = jwt(&format!(r#"{{"exp": {}}}"#, now.saturating_add_signed(left)));
+            let (got, ..) = asked(vec![token.clone(), " ".to_owned()], 2).await;
+            assert_eq!(got[1].as_ref().ok(), serves.then_some(&token), "{left}");
+        }
     }
 
     #[tokio::test]

@@ -1,6 +1,6 @@
 //! What a TLS dial needs from disk, read afresh each time: roots, client certificate and key.
 
-use std::{path::PathBuf, sync::Arc, time::SystemTime};
+use std::{os::unix::fs::MetadataExt, path::PathBuf, sync::Arc, time::SystemTime};
 
 use der::Decode as _;
 use ring::digest::{Context, SHA256};
@@ -42,7 +42,14 @@ impl Material {
     pub(super) fn read(tls: &Tls) -> Material {
         let mut context = Context::new(&SHA256);
         let roots = match &tls.roots {
-            RootSource::System(store) => Roots::System(store.clone()),
+            RootSource::System(store) => {
+                // Large, and read for a dial only: what the file system says of it tells whether it was replaced.
+                for data in store.paths().filter_map(|path| path.metadata().ok()) {
+                    let (size, changed) = (data.size(), (data.ctime(), data.ctime_nsec()));
+                    context.update(format!("{} {size} {changed:?}", data.ino()).as_bytes());
+                }
+                Roots::System(store.clone())
+            }
             RootSource::File(file) => {
                 let pem = std::fs::read(file).unwrap_or_default();
                 context.update(&pem);

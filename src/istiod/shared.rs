@@ -157,11 +157,13 @@ impl Istiod {
 
     async fn unary_framed(&self, path: &str, framed: Bytes, deadline: Duration) -> Result<Bytes, Status> {
         let begun = Instant::now();
+        let mut is_first = true;
         loop {
             let (mut call, client) = self.prepare(path).await?;
             call.deadline = Some(deadline.saturating_sub(begun.elapsed()));
             match client.unary_framed(&call, framed.clone()).await {
-                Err(status) if status.is_unprocessed() && begun.elapsed() < deadline => {}
+                // Once, as grpc-go: whoever refuses every call would otherwise be asked without pause.
+                Err(status) if status.is_unprocessed() && is_first => is_first = false,
                 answered => return answered,
             }
         }

@@ -124,6 +124,24 @@ async fn streams_and_purposes_share_one_connection() {
 }
 
 #[tokio::test]
+async fn a_call_that_is_refused_unseen_is_repeated_once() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let refused = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&refused);
+    tokio::spawn(async move {
+        let mut connection = h2::server::handshake(listener.accept().await.unwrap().0).await.unwrap();
+        while let Some(Ok((_, mut respond))) = connection.accept().await {
+            counter.fetch_add(1, Ordering::Relaxed);
+            respond.send_reset(h2::Reason::REFUSED_STREAM);
+        }
+    });
+    let status = ask(&Istiod::new(config(port, None))).await.unwrap_err();
+    assert!(status.is_unprocessed() && status.code == Code::Unavailable, "{status}");
+    assert_eq!(refused.load(Ordering::Relaxed), 2);
+}
+
+#[tokio::test]
 async fn token_is_read_for_every_call() {
     let server = Server::start(None).await;
     let file = std::env::temp_dir().join(format!("footman-token-{}", std::process::id()));
@@ -226,6 +244,19 @@ async fn roots_are_read_at_every_dial() {
     assert!(status.message.contains("UnknownIssuer"), "{status}");
     assert!(status.message.contains("reread.pem"), "{status}");
     std::fs::write(&authority.root, authority.issuer.pem()).unwrap();
+    ask(&istiod).await.unwrap();
+}
+
+#[tokio::test]
+async fn roots_of_the_system_are_read_again_when_they_are_replaced() {
+    let (old, new) = (Authority::new("system-old"), Authority::new("system-new"));
+    let server = Server::start(Some(new.server("istiod.test"))).await;
+    let file = Some(old.root.clone());
+    let roots = RootSource::System(crate::net::tls::SystemStore { file, directories: Vec::new() });
+    let istiod = Istiod::new(config(server.port, Some(Tls { roots, ..old.tls("istiod.test") })));
+    let status = ask(&istiod).await.unwrap_err();
+    assert!(status.message.contains("UnknownIssuer"), "{status}");
+    std::fs::rename(&new.root, &old.root).unwrap();
     ask(&istiod).await.unwrap();
 }
 

@@ -207,6 +207,13 @@ fn store(pem: &[u8]) -> Result<RootCertStore, Error> {
 }
 
 impl SystemStore {
+    /// Files and directories that decide what the store holds, whether they exist or not.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        let files = self.file.as_deref().into_iter().chain(SYSTEM_FILES.iter().map(Path::new));
+        let usual = SYSTEM_DIRECTORIES.iter().map(Path::new);
+        files.chain(self.directories.iter().map(PathBuf::as_path)).chain(usual)
+    }
+
     fn load(&self) -> Result<RootCertStore, Error> {
         let mut pem = match &self.file {
             Some(file) => std::fs::read(file).unwrap_or_default(),

@@ -122,6 +122,11 @@ pub async fn mode(config: &Config) -> Result<Mode, Error> {
     }
 }
 
+/// Whether somebody else serves the workload socket, or has to. Waits for nobody and removes nothing.
+pub async fn is_foreign(config: &Config) -> bool {
+    config.foreign.is_some() || probe::answers(&config.workload).await
+}
+
 /// Whether a server comes to a socket in time.
 async fn appears(path: &Path, wait: Duration) -> bool {
     let give_up = Instant::now() + wait;

@@ -2,22 +2,19 @@
 
 use std::{sync::Arc, time::Duration};
 
-use prost::Message;
 use tokio::time::Instant;
 
 use super::{
     Shared,
-    resource::{Resource, TYPE_URL},
+    resource::Resource,
+    response::Response,
     shelf::Slot,
-    stream::{Flavor, Stream, failed},
+    stream::{Flavor, Stream, failed, limit},
     subscription::Place,
 };
 use crate::{
     grpc::{BoxFuture, Code, Receiver, Request, Sender, Service, Status},
-    proto::{
-        envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse},
-        google::protobuf::Any,
-    },
+    proto::envoy::service::discovery::v3::DiscoveryRequest,
 };
 
 const STREAM: &str = "/envoy.service.secret.v3.SecretDiscoveryService/StreamSecrets";
@@ -48,19 +45,22 @@ impl Service for Secrets {
 /// Answers one unary call with the secrets that are there, waiting for the first.
 async fn fetch(shared: Arc<Shared>, mut receiver: Receiver, mut sender: Sender) {
     let status = match answer(&shared, &mut receiver).await {
-        Ok(response) => sender.send(&response).await.err().unwrap_or_else(Status::ok),
+        Ok(ready) => Response::world(&ready, "").send(&mut sender).await.err().unwrap_or_else(Status::ok),
         Err(status) => status,
     };
     sender.close(&status);
 }
 
-async fn answer(shared: &Shared, receiver: &mut Receiver) -> Result<DiscoveryResponse, Status> {
+async fn answer(shared: &Shared, receiver: &mut Receiver) -> Result<Vec<(Arc<str>, Resource)>, Status> {
     let Some(request) = receiver.message::<DiscoveryRequest>(MAX_REQUEST).await? else {
         return Err(Status::new(Code::Internal, "a request is missing"));
     };
-    let mut places = Vec::new();
+    limit(request.resource_names.len())?;
+    let mut places: Vec<(&str, Place)> = Vec::new();
     for name in &request.resource_names {
-        places.push((name.as_str(), shared.place(name).await));
+        if !places.iter().any(|(known, _)| known == name) {
+            places.push((name, shared.place(name).await));
+        }
     }
     let mut revision = shared.revision.subscribe();
     let give_up = Instant::now() + PATIENCE;
@@ -68,7 +68,7 @@ async fn answer(shared: &Shared, receiver: &mut Receiver) -> Result<DiscoveryRes
         revision.mark_unchanged();
         let is_over = Instant::now() >= give_up;
         match look(shared, &places, is_over)? {
-            ready if ready.len() == known(&places) || is_over => return response(&ready),
+            ready if ready.len() == known(&places) || is_over => return Ok(ready),
             _ => tokio::select! {
                 Ok(()) = revision.changed() => {}
                 () = tokio::time::sleep_until(give_up) => {}
@@ -81,13 +81,13 @@ async fn answer(shared: &Shared, receiver: &mut Receiver) -> Result<DiscoveryRes
 ///
 /// # Errors
 /// When none is, and none is to be expected.
-fn look(shared: &Shared, places: &[(&str, Place)], is_over: bool) -> Result<Vec<Resource>, Status> {
+fn look(shared: &Shared, places: &[(&str, Place)], is_over: bool) -> Result<Vec<(Arc<str>, Resource)>, Status> {
     let (mut ready, mut refusal, mut waits) = (Vec::new(), None, false);
     for (name, place) in places {
         let status = match place {
             Place::Known { name: known, .. } => match shared.shelf.get(name, known) {
                 Slot::Ready(resource) => {
-                    ready.push(resource);
+                    ready.push(((*name).into(), resource));
                     continue;
                 }
                 Slot::Hopeless(error) => failed(name, &error),
@@ -109,15 +109,4 @@ fn look(shared: &Shared, places: &[(&str, Place)], is_over: bool) -> Result<Vec<
 
 fn known(places: &[(&str, Place)]) -> usize {
     places.iter().filter(|(_, place)| matches!(place, Place::Known { .. })).count()
-}
-
-fn response(resources: &[Resource]) -> Result<DiscoveryResponse, Status> {
-    let anys = resources.iter().map(|resource| Any::decode(resource.any.clone())).collect::<Result<Vec<_>, _>>();
-    let newest = resources.iter().max_by_key(|resource| resource.number);
-    Ok(DiscoveryResponse {
-        version_info: newest.map_or_else(String::new, |resource| resource.version.to_string()),
-        resources: anys.map_err(|error| Status::new(Code::Internal, error.to_string()))?,
-        type_url: TYPE_URL.to_owned(),
-        ..DiscoveryResponse::default()
-    })
 }

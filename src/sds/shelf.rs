@@ -22,6 +22,9 @@ use crate::{
     wires::{Snapshot, TrustBundle, Workload},
 };
 
+/// So many encodings stay without a stream that was sent them: one source has any number of names (`/a`, `//a`), each with its copy.
+const MAX_IDLE: usize = 256;
+
 /// What there is under a name.
 #[derive(Debug, Clone)]
 pub(super) enum Slot {
@@ -137,6 +140,9 @@ impl Shelf {
         };
         let number = self.count.fetch_add(1, Ordering::Relaxed) + 1;
         let resource = Resource { any, version: resource::version(number, self.clock.now()), number };
+        if encoded.len() >= MAX_IDLE {
+            encoded.retain(|_, entry| Arc::strong_count(&entry.resource.version) > 1);
+        }
         encoded.insert(text.to_owned(), Encoded { of: current, resource: resource.clone() });
         resource
     }
@@ -149,5 +155,30 @@ impl Current {
             (Current::Roots(a, crl), Current::Roots(b, other)) => Arc::ptr_eq(a, b) && crl == other,
             _ => false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::secrets::testing::{Authority, snapshot};
+
+    #[test]
+    fn what_no_stream_holds_makes_room() {
+        let (_identity, snapshots) = watch::channel(snapshot(&Authority::new("a"), std::time::Duration::from_secs(60)));
+        let (_table, files) = watch::channel(Table::default());
+        let shelf = Shelf::new(snapshots, files, true, (None, None), Clock::System);
+        let get = |text: &str| match shelf.get(text, &Name::Bundle) {
+            Slot::Ready(resource) => resource,
+            other => panic!("{other:?}"),
+        };
+        let held = get("held");
+        let idle = get("idle").number;
+        assert_eq!(get("idle").number, idle);
+        for count in 0..10 * MAX_IDLE {
+            get(&format!("file-root:{}a", "/".repeat(count)));
+        }
+        assert!(shelf.encoded.lock().unwrap().len() <= MAX_IDLE);
+        assert_eq!(get("held").number, held.number);
     }
 }

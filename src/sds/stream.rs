@@ -32,7 +32,7 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Istio drops a health report that opens a stream by mistake.
 const HEALTH: &str = "type.googleapis.com/istio.v1.HealthInformation";
-/// Names in all on one stream.
+/// Names in all on one stream, and in one request: each is compared with each.
 const MAX_NAMES: usize = 1000;
 
 /// The two ways of xDS.
@@ -118,6 +118,7 @@ impl Stream {
                     return Ok(());
                 }
                 self.begin(request.node.as_ref())?;
+                limit(request.resource_names.len())?;
                 self.note_refusal(request.error_detail.as_ref());
                 if self.subscription.request(&request.resource_names, &request.response_nonce) == Taken::Stale {
                     self.shared.metrics.expired_nonce.inc();
@@ -130,6 +131,7 @@ impl Stream {
                     return Ok(());
                 }
                 self.begin(request.node.as_ref())?;
+                limit(request.resource_names_subscribe.len().max(request.resource_names_unsubscribe.len()))?;
                 self.note_refusal(request.error_detail.as_ref());
                 let versions = &request.initial_resource_versions;
                 self.subscription.change(
@@ -139,10 +141,7 @@ impl Stream {
                 );
             }
         }
-        if self.subscription.items.len() > MAX_NAMES {
-            return Err(Status::new(Code::ResourceExhausted, format!("more than {MAX_NAMES} names on one stream")));
-        }
-        Ok(())
+        limit(self.subscription.items.len())
     }
 
     fn is_misplaced(&self, type_url: &str) -> bool {
@@ -191,8 +190,8 @@ impl Stream {
             let Place::Known { name, .. } = &item.place else { continue };
             let Slot::Ready(resource) = self.shared.shelf.get(&item.name, name) else { continue };
             let known = item.known.take();
-            if item.sent != Some(resource.number) {
-                item.sent = Some(resource.number);
+            if item.sent.as_ref() != Some(&resource.version) {
+                item.sent = Some(Arc::clone(&resource.version));
                 if known.as_deref() != Some(&*resource.version) {
                     due.push((Arc::clone(&item.name), resource));
                 }
@@ -241,6 +240,14 @@ impl Stream {
         }
         verdict.map_or(Ok(false), Err)
     }
+}
+
+/// Refuses more names than are looked at.
+pub(super) fn limit(names: usize) -> Result<(), Status> {
+    if names > MAX_NAMES {
+        return Err(Status::new(Code::ResourceExhausted, format!("more than {MAX_NAMES} names on one stream")));
+    }
+    Ok(())
 }
 
 /// In Istio's words, which people search for.

@@ -22,8 +22,8 @@ pub enum Taken {
 pub(super) struct Item {
     pub name: Arc<str>,
     pub place: Place,
-    /// The number of the encoding that was sent last.
-    pub sent: Option<u64>,
+    /// The version of the encoding that was sent last; holding it keeps that encoding on the shelf.
+    pub sent: Option<Arc<str>>,
     /// The version that a delta client had when it came.
     pub known: Option<Arc<str>>,
 }
@@ -127,7 +127,7 @@ mod tests {
         let due = subscription.items.iter_mut().filter(|item| item.sent.is_none());
         let served: Vec<String> = due
             .map(|item| {
-                item.sent = Some(1);
+                item.sent = Some("1".into());
                 item.name.to_string()
             })
             .collect();

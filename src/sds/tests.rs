@@ -335,6 +335,27 @@ async fn delta_streams_get_names_versions_and_no_repetition_after_a_reconnect() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn too_many_names_are_refused_before_they_are_looked_at() {
+    let bed = bed(true).await;
+    bed.rotate();
+    let many = ["default"; 1001];
+    assert_eq!(bed.ask(&many).await.end().await.code, Code::ResourceExhausted);
+    let owned: Vec<String> = many.map(str::to_owned).into();
+    for (resource_names_subscribe, resource_names_unsubscribe) in [(owned.clone(), Vec::new()), (Vec::new(), owned)] {
+        let (mut sender, mut receiver) = bed.open("DeltaSecrets").await;
+        let request = DeltaDiscoveryRequest {
+            node: node(),
+            resource_names_subscribe,
+            resource_names_unsubscribe,
+            ..DeltaDiscoveryRequest::default()
+        };
+        sender.send(&request).await.unwrap();
+        let status = receiver.message::<DeltaDiscoveryResponse>(1 << 20).await.unwrap_err();
+        assert_eq!(status.code, Code::ResourceExhausted, "{status}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn one_call_fetches_what_is_there_and_says_what_is_not() {
     let bed = bed(true).await;
     let status = bed.fetch(&["kubernetes://x"]).await.unwrap_err();
@@ -343,9 +364,11 @@ async fn one_call_fetches_what_is_there_and_says_what_is_not() {
     let status = bed.fetch(&["default"]).await.unwrap_err();
     assert_eq!((status.code, begun.elapsed().as_secs()), (Code::Unavailable, 10));
     bed.rotate();
-    let response = bed.fetch(&["ROOTCA", "kubernetes://x", "default"]).await.unwrap();
+    let response = bed.fetch(&["ROOTCA", "kubernetes://x", "default", "ROOTCA"]).await.unwrap();
     assert_eq!(names(&response), ["ROOTCA", "default"]);
-    assert!(!response.version_info.is_empty());
+    assert_eq!(response.type_url, resource::TYPE_URL);
+    assert!(!response.version_info.is_empty() && response.nonce.is_empty());
+    assert_eq!(bed.fetch(&["default"; 1001]).await.unwrap_err().code, Code::ResourceExhausted);
 }
 
 #[tokio::test(start_paused = true)]

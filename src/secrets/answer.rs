@@ -93,6 +93,8 @@ pub fn judge(
         Likeness::OtherTrustDomain(name) => warnings.push(format!("the CA signed {name} instead of {identity}")),
         Likeness::Other(name) => return Err(Refusal::OtherIdentity(name)),
     }
+    // Where the roots came apart, the last element is one of the signers.
+    let signers = if roots.is_some() { &chain[1..] } else { signers };
     let roots = roots.unwrap_or_else(|| Bytes::copy_from_slice(last.as_bytes()));
     let ders: Vec<Vec<u8>> = chain.iter().flat_map(|text| certificate::ders(text.as_bytes())).collect();
     if !bundle::chains_to(&ders, &certificate::ders(&roots), now) {
@@ -218,6 +220,21 @@ mod tests {
         assert!(issued.workload.chain.starts_with(b"words\n-----BEGIN") && issued.workload.chain.ends_with(b"-----\n"));
         assert_eq!(issued.expires, issued.workload.leaf.not_after);
         assert!(issued.warnings.is_empty());
+    }
+
+    #[test]
+    fn the_shortest_validity_of_leaf_and_signers_counts() {
+        let root = Authority::new("root");
+        let signer = root.intermediate("signer");
+        // The signers of these tests end in the year 4096.
+        let life = Duration::from_secs(3000 * 365 * 86_400);
+        for (apart, chain) in [(true, vec![signer.pem()]), (false, vec![signer.pem(), root.pem()])] {
+            let request = request();
+            let leaf = signer.sign(&request.csr, life);
+            let roots = apart.then(|| root.pem().into());
+            let issued = check(request, &[vec![leaf], chain].concat(), roots, ID, SystemTime::now()).unwrap();
+            assert!(issued.expires < issued.workload.leaf.not_after, "{apart}");
+        }
     }
 
     #[test]

@@ -36,6 +36,8 @@ pub struct Config {
     pub provider: Provider,
     /// The way to the CA; `None` when certificates come from files.
     pub authority: Option<istiod::Config>,
+    /// What is wrong with that way: of no concern where somebody else serves the identity.
+    pub faults: Errors,
     /// Where a mounted certificate and key may lie, which then count instead of the CA's.
     pub pair: Option<Source>,
     /// The same for trust roots.
@@ -72,7 +74,7 @@ impl Config {
     /// Reads everything that concerns the identity.
     ///
     /// # Errors
-    /// Every setting that cannot work.
+    /// Every setting that cannot work, but for those in `faults`.
     pub fn from_vars(vars: &Vars) -> Result<Config, Errors> {
         let mut errors = Errors::default();
         let mounted = istiod::is_file_mounted(vars);
@@ -82,11 +84,12 @@ impl Config {
                 .add("PROV_CERT", "cannot be set together with FILE_MOUNTED_CERTS: choose one source of certificates");
         }
         let name = vars.text_or("CA_PROVIDER", "Citadel");
-        let provider = provider(vars, &name, mounted, &mut errors);
-        let authority = if mounted || !errors.0.is_empty() {
+        let mut faults = Errors::default();
+        let provider = provider(vars, &name, mounted, &mut faults);
+        let authority = if mounted || !errors.0.is_empty() || !faults.0.is_empty() {
             None
         } else {
-            errors.take(match provider {
+            faults.take(match provider {
                 Provider::Citadel(_) => istiod::Config::for_ca(vars),
                 Provider::GoogleCa(_) => istiod::Config::for_google(vars, &vars.text_or("CA_ADDR", "")),
                 Provider::GoogleCas(_) => istiod::Config::for_google(vars, google::ADDRESS),
@@ -107,6 +110,7 @@ impl Config {
             },
             provider,
             authority,
+            faults,
             pair: (!own).then_some(Source::Pair { chain, key }),
             roots: (!own).then_some(Source::Roots(roots)),
             debounce: vars.duration("FILE_DEBOUNCE_DURATION", Duration::from_millis(100)),
@@ -151,6 +155,8 @@ fn provider(vars: &Vars, name: &str, mounted: bool, errors: &mut Errors) -> Prov
             }
             return Provider::GoogleCas(own);
         }
+        // Files are used whoever would sign.
+        _ if mounted => {}
         _ if address.contains("googleapis.com") => errors.add(
             "CA_ADDR",
             format!(
@@ -221,7 +227,8 @@ mod tests {
     fn config(pairs: &[(&str, &str)]) -> Result<Config, Errors> {
         // A system root needs no file to exist.
         let base = [("CA_ROOT_CA", "SYSTEM"), ("POD_NAMESPACE", "ns1"), ("SERVICE_ACCOUNT", "sa1")];
-        Config::from_vars(&Vars::from_pairs(base.iter().chain(pairs).copied()))
+        let mut config = Config::from_vars(&Vars::from_pairs(base.iter().chain(pairs).copied()))?;
+        std::mem::take(&mut config.faults).into_result(config)
     }
 
     #[test]
@@ -283,6 +290,9 @@ mod tests {
         assert!(config(&[("FILE_MOUNTED_CERTS", "true")]).unwrap().authority.is_none());
         let google = [("FILE_MOUNTED_CERTS", "true"), ("CA_PROVIDER", "GoogleCAS")];
         assert!(config(&google).unwrap().authority.is_none(), "nobody is asked, so nobody has to be named");
+        for other in [("CA_PROVIDER", "NoSuchCA"), ("CA_ADDR", "privateca.googleapis.com:443")] {
+            assert!(config(&[("FILE_MOUNTED_CERTS", "true"), other]).unwrap().authority.is_none(), "{other:?}");
+        }
         let made = config(&[("OUTPUT_CERTS", "etc/../etc/certs/"), ("PROV_CERT", "./etc/certs")]).unwrap();
         assert!(made.pair.is_some(), "another spelling with a parent directory is another directory, as in Istio");
         let made = config(&[("OUTPUT_CERTS", "./etc/certs")]).unwrap();

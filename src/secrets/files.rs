@@ -24,6 +24,8 @@ use crate::{
 
 /// However busy the files are, they are read again after so long.
 const MAX_DEBOUNCE: Duration = Duration::from_secs(1);
+/// Files that cannot be used are tried again after so long at the earliest, however short the debounce.
+const SHORTEST_RETRY: Duration = Duration::from_millis(100);
 /// Files that are gone for so long are not about to be replaced.
 const GONE: Duration = Duration::from_secs(10);
 /// How often leases are looked through.
@@ -265,7 +267,8 @@ impl Reader {
 impl Entry {
     fn new(lease: &Lease, is_optional: bool, debounce: Duration) -> Entry {
         // Istio's: x1.5, ±50 %, at most 60 s.
-        let policy = Policy { initial: debounce, factor: 1.5, max: Duration::from_secs(60), jitter: 0.5 };
+        let policy =
+            Policy { initial: debounce.max(SHORTEST_RETRY), factor: 1.5, max: Duration::from_secs(60), jitter: 0.5 };
         Entry {
             source: Arc::downgrade(&lease.0),
             key: (*lease.0).clone(),
@@ -431,6 +434,14 @@ mod tests {
         assert!(removed.elapsed() >= GONE && pem(&gone) == a.pem());
         drop(lease);
         running.table.wait_for(|table| table.is_empty()).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_debounce_a_broken_file_is_not_read_all_the_time() {
+        let lease = Lease(Arc::new(Source::Roots("/no/ca.pem".into())));
+        let mut entry = Entry::new(&lease, false, Duration::ZERO);
+        entry.bad(&FileError::Empty("/no/ca.pem".into()));
+        assert!(entry.due.unwrap() >= Instant::now() + SHORTEST_RETRY / 2);
     }
 
     #[tokio::test]

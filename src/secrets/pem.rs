@@ -61,7 +61,9 @@ fn block(text: &[u8]) -> Option<Block<'_>> {
     let label_end = find(&text[BEGIN.len()..], DASHES)? + BEGIN.len();
     let label = std::str::from_utf8(&text[BEGIN.len()..label_end]).ok().filter(|label| !label.contains('\n'))?;
     let body_start = label_end + DASHES.len();
-    let body_end = find(&text[body_start..], END)? + body_start;
+    // No further than to the next block, so that a text of many beginnings is not searched to its end for each.
+    let next = find(&text[BEGIN.len()..], BEGIN).map_or(text.len(), |next| next + BEGIN.len());
+    let body_end = find(text.get(body_start..next)?, END)? + body_start;
     let tail = text[body_end + END.len()..].strip_prefix(label.as_bytes())?;
     tail.strip_prefix(DASHES.as_bytes())?;
     let end = body_end + END.len() + label.len() + DASHES.len();
@@ -119,6 +121,9 @@ mod tests {
             (format!("x{good}"), 0),
             ("-----BEGIN A-----\n-----END A-----\n".to_owned(), 0),
             ("-----BEGIN A-----\nProc-Type: 4\nX: y\n\nAQI=\n-----END A-----".to_owned(), 1),
+            ("-----BEGIN A-----\nX: y\n-----BEGIN B-----\n\nAQI=\n-----END A-----".to_owned(), 0),
+            ("-----BEGIN A-----BEGIN A-----\nAQI=\n-----END A-----".to_owned(), 0),
+            (format!("{good}{good}"), 2),
             ("-----BEGIN A-----\nAQI=\n-----END A".to_owned(), 0),
             ("-----BEGIN ".to_owned(), 0),
             (String::new(), 0),

@@ -59,14 +59,15 @@ impl Wasm {
 
     /// Purges and saves until the drain.
     pub async fn run(self, mut drain: Drain) {
-        // An interval of 0 is no interval.
+        // An interval of 0 is no interval: nothing is purged.
+        let purges = !self.purge_interval.is_zero();
         let mut purge = interval(self.purge_interval.max(Duration::from_millis(1)));
         purge.set_missed_tick_behavior(MissedTickBehavior::Delay);
         purge.tick().await;
         loop {
             tokio::select! {
                 () = drain.started() => break,
-                _ = purge.tick() => self.cache.purge(),
+                _ = purge.tick(), if purges => self.cache.purge(),
                 () = self.cache.changed() => self.cache.save().await,
             }
         }

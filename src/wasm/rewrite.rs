@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::{
     base::{Backoff, BoxFuture, Policy},
-    wires::ecds::{self, Rewritten, Update},
+    wires::ecds::{self, Mended, Rewritten, Update},
 };
 
 use super::{
@@ -213,7 +213,7 @@ impl Rewriter {
     }
 
     /// Tries until the module comes; ends with it. Dropping it ends the attempts.
-    fn repair(&self, plugin: Arc<Plugin>, error: Error) -> BoxFuture<'static, Bytes> {
+    fn repair(&self, plugin: Arc<Plugin>, error: Error) -> BoxFuture<'static, Mended> {
         let rewriter = self.clone();
         let watch = Watch::new(self.clone(), &plugin, &error);
         Box::pin(async move {
@@ -226,9 +226,11 @@ impl Rewriter {
                     Ok(running) => {
                         log::info!(target: "wasm", "{}: Wasm module {} is there now", plugin.name, plugin.shown());
                         rewriter.0.metrics.converted.inc();
-                        let resource = running.resource.clone();
-                        rewriter.0.running().insert(plugin.name.clone(), running);
-                        return resource;
+                        let (bytes, rewriter) = (running.resource.clone(), rewriter.clone());
+                        let name = plugin.name.clone();
+                        // The stand-in's acceptance may come after this, and takes the name out.
+                        let accepted = Box::new(move || drop(rewriter.0.running().insert(name, running)));
+                        return Mended { bytes, accepted };
                     }
                     Err(next) => {
                         if next.is_retryable() != error.is_retryable() {

@@ -22,12 +22,15 @@ pub struct Delta {
     pub removed: Vec<String>,
 }
 
+/// Called when Envoy has accepted something; dropped when it refused it or never got it.
+pub type Accepted = Box<dyn FnOnce() + Send>;
+
 /// What Envoy is to get.
 pub struct Rewritten {
     /// One for each of the update, in order.
     pub resources: Vec<Resource>,
-    /// Called when Envoy has accepted them; dropped when it refused them or never got them.
-    pub accepted: Box<dyn FnOnce() + Send>,
+    /// Called when Envoy has accepted them.
+    pub accepted: Accepted,
 }
 
 /// One rewritten resource.
@@ -35,5 +38,13 @@ pub struct Resource {
     /// The encoded `google.protobuf.Any`; the given one when nothing changed.
     pub bytes: Bytes,
     /// There when a stand-in was put in the plugin's place: ends with the real thing. Dropping it ends the attempts.
-    pub repair: Option<BoxFuture<'static, Bytes>>,
+    pub repair: Option<BoxFuture<'static, Mended>>,
+}
+
+/// The real thing in the place of a stand-in.
+pub struct Mended {
+    /// The encoded `google.protobuf.Any`.
+    pub bytes: Bytes,
+    /// Called when Envoy has accepted it.
+    pub accepted: Accepted,
 }

@@ -217,7 +217,7 @@ impl Proxy {
         self.refusals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// istiod has turned a stream away before it sent anything.
+    /// istiod has turned a stream away before it sent anything, or soon after.
     fn refused(&self, status: &Status) {
         self.refusals().refused(status, Instant::now());
         if status.code == grpc::Code::ResourceExhausted {

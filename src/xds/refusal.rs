@@ -14,7 +14,7 @@ const FREE: u32 = 2;
 /// From this one on in a row, a refusal that names this proxy's own credentials or identity counts as permanent.
 const PERMANENT: u32 = 5;
 
-/// Refusals in a row: streams that istiod ended with an error before it had sent anything.
+/// Refusals in a row: streams that istiod ended with an error before it had sent anything, or soon after.
 pub struct Refusals {
     count: u32,
     last: Option<Status>,
@@ -32,8 +32,13 @@ impl Default for Refusals {
 }
 
 impl Refusals {
-    /// istiod has sent something.
+    /// istiod has sent something. Whether it goes on so is not known yet: the next attempt waits as long as if it had not.
     pub fn served(&mut self) {
+        self.last = None;
+    }
+
+    /// istiod has served a stream for a while: what was before counts no more.
+    pub fn healthy(&mut self) {
         *self = Refusals { credentials: self.credentials, ..Refusals::default() };
     }
 
@@ -50,7 +55,7 @@ impl Refusals {
     /// When an attempt with these credentials may be made; new ones may at once.
     pub fn earliest(&mut self, credentials: [u8; 32]) -> Option<Instant> {
         if self.credentials != credentials {
-            self.served();
+            self.healthy();
             self.credentials = credentials;
         }
         self.earliest
@@ -64,9 +69,9 @@ impl Refusals {
         })
     }
 
-    /// How many in a row, and the last.
+    /// How many in a row, and the last; none once istiod has sent something.
     pub fn series(&self) -> (u32, Option<&Status>) {
-        (self.count, self.last.as_ref())
+        (self.last.as_ref().map_or(0, |_| self.count), self.last.as_ref())
     }
 }
 
@@ -93,6 +98,10 @@ mod tests {
         }
         assert_eq!(refusals.permanent(), Some(&denied));
         refusals.served();
+        assert_eq!((refusals.series(), refusals.permanent()), ((0, None), None));
+        refusals.refused(&denied, now);
+        assert!(refusals.earliest([0; 32]).unwrap() - now > last, "one answer is no reason to ask more often");
+        refusals.healthy();
         assert_eq!((refusals.earliest([0; 32]), refusals.permanent()), (None, None));
     }
 

@@ -10,10 +10,11 @@ use std::{
     future::{Future, pending, poll_fn},
     pin::pin,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     task::Poll,
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -35,6 +36,9 @@ use crate::{
     grpc::{Receiver, Sender, Status},
 };
 
+/// istiod has let a proxy in for good when it has served a stream for so long.
+const HEALTHY: Duration = Duration::from_secs(30);
+
 /// What both directions of a stream share.
 pub(super) struct Stream<'a> {
     pub(super) proxy: &'a Proxy,
@@ -46,8 +50,8 @@ pub(super) struct Stream<'a> {
     extensions: Option<Mutex<Ecds>>,
     /// Keeps what Envoy accepts; `None` when that is not asked for.
     recorder: Option<Mutex<Recorder>>,
-    /// istiod has sent something.
-    served: AtomicBool,
+    /// Since when istiod has sent something.
+    served: OnceLock<Instant>,
     /// Envoy's next request is waited for.
     listening: AtomicBool,
 }
@@ -99,8 +103,21 @@ impl Stream<'_> {
 
     /// Notes that istiod has sent a response: it does not refuse this proxy.
     pub(super) fn served(&self) {
-        if !self.served.swap(true, Ordering::Relaxed) {
+        if self.served.set(Instant::now()).is_ok() {
             self.proxy.served();
+        }
+    }
+
+    /// What this end says about istiod's will to serve this proxy. One that sends something and then fails, again and again, refuses too.
+    fn judge(&self, end: &End) {
+        let served = self.served.get();
+        if served.is_some_and(|since| since.elapsed() >= HEALTHY) {
+            self.proxy.refusals().healthy();
+        } else if let End::Istiod(end @ Err(status)) = end
+            && !status.is_transport()
+            && (served.is_none() || classify(end) == Class::Unexpected)
+        {
+            self.proxy.refused(status);
         }
     }
 }
@@ -141,7 +158,7 @@ async fn relay(proxy: &Proxy, kind: Kind, entry: &Entry, envoy: &mut Receiver, a
         answers: Outbox::default(),
         extensions: rewrite.map(|rewrite| Mutex::new(Ecds::new(kind, rewrite))),
         recorder: proxy.last_good.as_ref().map(|store| Mutex::new(store.recorder(kind))),
-        served: AtomicBool::new(false),
+        served: OnceLock::new(),
         listening: AtomicBool::new(false),
     };
     let end = tokio::select! {
@@ -150,12 +167,7 @@ async fn relay(proxy: &Proxy, kind: Kind, entry: &Entry, envoy: &mut Receiver, a
         end = Requests::new(&stream, envoy, requests).run() => end,
         end = Responses::new(&stream, responses, answers).run() => end,
     };
-    if let End::Istiod(Err(status)) = &end
-        && !stream.served.load(Ordering::Relaxed)
-        && !status.is_transport()
-    {
-        proxy.refused(status);
-    }
+    stream.judge(&end);
     end
 }
 

@@ -47,6 +47,9 @@ async fn check(mut typed: Typed, show_bootstrap: bool, request_certificate: bool
         errors.add("command line", failure.message);
     }
     let agent = errors.take(agent::Config::from_vars(&vars));
+    if let Some(agent) = &agent {
+        errors.append(agent.faults().await);
+    }
     let mut report = Report::new(&vars);
     hints::add(&vars, &mut report.warnings);
     report.settings = settings::all(&vars);

@@ -90,6 +90,7 @@ fn config() -> Config {
         reserve: Reserve { ratio: 0.5, jitter: 0.01 },
         provider: Provider::Citadel(String::new()),
         authority: None,
+        faults: crate::config::Errors::default(),
         pair: None,
         roots: None,
         debounce: Duration::from_millis(100),

@@ -20,6 +20,9 @@ const WASM_LAYER: &str = "application/vnd.module.wasm.content.layer.v1+wasm";
 /// The layer type of the CNCF's Wasm OCI artifact.
 const CNCF_WASM_LAYER: &str = "application/wasm";
 
+/// So many types of layers are named where none can hold a module.
+const MAX_TYPES: usize = 8;
+
 /// A manifest or an index.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::wasm) enum Document {
@@ -151,9 +154,16 @@ impl Image {
 
     fn no_module(&self) -> String {
         let want = if self.docker { DOCKER_LAYER } else { OCI_LAYER };
-        match self.layers.last() {
-            None => self.invalid("number of layers must be greater than zero"),
-            Some(last) => self.invalid(&format!("invalid media type {} (expect {want})", last.media_type)),
+        let mut types: Vec<&str> = Vec::new();
+        for layer in &self.layers {
+            if types.len() < MAX_TYPES && !types.contains(&&*layer.media_type) {
+                types.push(&layer.media_type);
+            }
+        }
+        match types.is_empty() {
+            true => self.invalid("number of layers must be greater than zero"),
+            // Istio names the last one only.
+            false => self.invalid(&format!("invalid media type {:.500} (expect {want})", types.join(", "))),
         }
     }
 }
@@ -220,6 +230,11 @@ mod tests {
                 OCI_MANIFEST,
                 &[(tar, 'a'), ("text/plain", 'b')],
                 "could not find the layer of type application/vnd.module.wasm.content.layer.v1+wasm",
+            ),
+            (
+                OCI_MANIFEST,
+                &[("text/plain", 'a'), ("text/html", 'b'), ("text/plain", 'c')],
+                "invalid media type text/plain, text/html (expect application/vnd.oci.image.layer.v1.tar+gzip)",
             ),
             (
                 DOCKER_MANIFEST,

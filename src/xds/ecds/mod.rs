@@ -18,7 +18,7 @@ use bytes::Bytes;
 
 use crate::{
     base::BoxFuture,
-    wires::ecds::{Delta, Rewritten, Update},
+    wires::ecds::{Accepted, Delta, Mended, Rewritten, Update},
 };
 
 use super::Kind;
@@ -77,7 +77,7 @@ struct Waiting {
 
 struct Sent {
     nonce: String,
-    accepted: Box<dyn FnOnce() + Send>,
+    accepted: Accepted,
 }
 
 struct Repair {
@@ -88,7 +88,7 @@ struct Repair {
     /// Which of its resources.
     position: usize,
     nonce: String,
-    mending: BoxFuture<'static, Bytes>,
+    mending: BoxFuture<'static, Mended>,
 }
 
 impl Ecds {
@@ -255,8 +255,12 @@ impl Ecds {
             };
             self.repairs.push(Repair { name, message, position, nonce: nonce.clone(), mending });
         }
-        self.ready.push_back(Step::ToEnvoy(assembled));
-        self.unanswered.push_back(Sent { nonce, accepted: rewritten.accepted });
+        self.send(assembled, nonce, rewritten.accepted);
+    }
+
+    fn send(&mut self, message: Bytes, nonce: String, accepted: Accepted) {
+        self.ready.push_back(Step::ToEnvoy(message));
+        self.unanswered.push_back(Sent { nonce, accepted });
         if self.unanswered.len() > MAX_UNANSWERED {
             self.unanswered.pop_front();
         }
@@ -273,10 +277,10 @@ impl Ecds {
     }
 
     fn poll_repairs(&mut self, context: &mut Context<'_>) {
-        let mut whole = None;
+        let (mut whole, mut all) = (None, Vec::new());
         let mut index = 0;
         while index < self.repairs.len() {
-            let Poll::Ready(bytes) = self.repairs[index].mending.as_mut().poll(context) else {
+            let Poll::Ready(Mended { bytes, accepted }) = self.repairs[index].mending.as_mut().poll(context) else {
                 index += 1;
                 continue;
             };
@@ -288,14 +292,17 @@ impl Ecds {
                 continue;
             };
             match self.kind {
-                Kind::Delta => self.ready.push_back(Step::ToEnvoy(mended)),
+                Kind::Delta => self.send(mended, made, accepted),
                 Kind::Sotw => {
                     self.repairs.iter_mut().for_each(|repair| repair.message = mended.clone());
-                    whole = Some(mended);
+                    all.push(accepted);
+                    whole = Some((mended, made));
                 }
             }
         }
-        self.ready.extend(whole.map(Step::ToEnvoy));
+        if let Some((mended, made)) = whole {
+            self.send(mended, made, Box::new(move || all.into_iter().for_each(|accepted| accepted())));
+        }
     }
 
     fn make_nonce(&mut self, original: &str) -> String {

@@ -73,9 +73,14 @@ fn rewritten(script: &Arc<Script>, value: &str) -> Resource {
     }
     let (script, value) = (script.clone(), value.to_owned());
     let bytes = encoded(&format!("standin:{value}"));
-    let repair: BoxFuture<'static, Bytes> = Box::pin(poll_fn(move |_| match script.is_released(&value) {
-        true => Poll::Ready(encoded(&format!("real:{value}"))),
-        false => Poll::Pending,
+    let repair: BoxFuture<'static, Mended> = Box::pin(poll_fn(move |_| {
+        if !script.is_released(&value) {
+            return Poll::Pending;
+        }
+        let (script, real) = (script.clone(), format!("real:{value}"));
+        let bytes = encoded(&real);
+        let accepted = Box::new(move || script.accepted.lock().unwrap().push(real));
+        Poll::Ready(Mended { bytes, accepted })
     }));
     Resource { bytes, repair: Some(repair) }
 }
@@ -247,6 +252,20 @@ fn acceptance_is_told_once_and_only_after_envoys() {
     stream.request("v-n3", "n3", &["a"], false);
     stream.request("v-n3", "n3", &["a", "b"], false);
     assert_eq!(stream.accepted(), ["plain-n3"]);
+}
+
+#[test]
+fn acceptance_of_a_repair_is_told_after_that_of_its_stand_in() {
+    let mut stream = stream(Kind::Sotw);
+    stream.receive(sotw("n1", &["poor1", "poor2", "poor3"]));
+    stream.script.release("poor1");
+    assert_eq!(stream.release("poor2").len(), 1);
+    stream.request("v-n1", "n1", &["a"], false);
+    stream.request("v-n1", &format!("footman-{}", stream.ecds.serial), &["a"], false);
+    assert_eq!(stream.accepted(), ["poor1,poor2,poor3", "real:poor1", "real:poor2"]);
+    assert_eq!(stream.release("poor3").len(), 1);
+    stream.request("v-n1", "footman-3", &["a"], true);
+    assert_eq!(stream.accepted().len(), 3, "refused");
 }
 
 #[test]
