@@ -51,7 +51,7 @@ async fn check(mut typed: Typed, show_bootstrap: bool, request_certificate: bool
         errors.append(agent.faults().await);
     }
     let mut report = Report::new(&vars);
-    hints::add(&vars, &mut report.warnings);
+    hints::add(&vars, !errors.0.is_empty(), &mut report.warnings);
     report.settings = settings::all(&vars);
     if let Some(agent) = agent.filter(|_| errors.0.is_empty()) {
         let platform = match platform::Config::from_vars(&vars) {
