@@ -37,8 +37,9 @@ pub(super) fn add(vars: &Vars, is_wrong: bool, lines: &mut Vec<String>) {
             lines.push(format!("--{flag}: has no effect in this version of Istio"));
         }
     }
-    for name in ["XDS_AUTH_PROVIDER", "JWT_POLICY"] {
-        if vars.text(name).is_some_and(|value| !value.is_empty()) {
+    // Higress's token is obeyed (`istiod::Config`).
+    for (name, obeyed) in [("XDS_AUTH_PROVIDER", ""), ("JWT_POLICY", "first-party-jwt")] {
+        if vars.text(name).is_some_and(|value| !["", obeyed].contains(&value)) {
             lines.push(format!("{name}: has no effect in this version of Istio"));
         }
     }
@@ -111,6 +112,7 @@ mod tests {
     #[test]
     fn settings_without_effect() {
         assert!(lines("JWT_POLICY", "third-party-jwt", false).contains("no effect"));
+        assert_eq!(lines("JWT_POLICY", "first-party-jwt", false), "");
         assert_eq!(
             lines("FOOTMAN_DNS_TTL", "30", false),
             "FOOTMAN_DNS_TTL: has no effect here: what it belongs to is off"
