@@ -68,14 +68,16 @@ async fn choosing(
 ) -> io::Result<TcpStream> {
     let named = |error: io::Error| io::Error::new(error.kind(), named(host, port, &error.to_string()));
     let connect = async {
-        let mut addresses = Resolver::from_system().lookup(host).await?;
+        let mut addresses = Resolver::from_system().lookup_until(host, deadline).await?;
         choose(&mut addresses)?;
-        any(interleave(&addresses).map(|ip| SocketAddr::new(ip, port)).collect()).await
+        let addresses: VecDeque<_> = interleave(&addresses).map(|ip| SocketAddr::new(ip, port)).collect();
+        let late = addresses.front().map(|address| format!("{address}: no connection in time"));
+        match timeout_at(deadline, any(addresses)).await {
+            Ok(connected) => connected,
+            Err(_) => Err(io::Error::new(ErrorKind::TimedOut, late.unwrap_or_default())),
+        }
     };
-    match timeout_at(deadline, connect).await {
-        Ok(connected) => connected.map_err(named),
-        Err(_) => Err(named(io::Error::new(ErrorKind::TimedOut, "no connection in time"))),
-    }
+    connect.await.map_err(named)
 }
 
 /// The failure with host, port and address, each of them once: a literal address is its own host, and the resolver names the host.
@@ -169,8 +171,8 @@ mod tests {
             ("[::1]", "[::1]:80: refused", "[::1]:80: refused"),
             ("app", "10.0.0.1:80: refused", "app:80: 10.0.0.1:80: refused"),
             ("app", "app: no such host", "app:80: no such host"),
-            ("app", "no connection in time", "app:80: no connection in time"),
-            ("::1", "no connection in time", "[::1]:80: no connection in time"),
+            ("app", "app: no answer from 10.0.0.1:53", "app:80: no answer from 10.0.0.1:53"),
+            ("::1", "[::1]:80: no connection in time", "[::1]:80: no connection in time"),
         ] {
             assert_eq!(named(host, 80, failure), text, "{host}");
         }
