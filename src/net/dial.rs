@@ -22,7 +22,7 @@ const HEAD_START: Duration = Duration::from_millis(250);
 /// Connects to `host` (a name, or an address, IPv6 with or without brackets) before `deadline`; Nagle's algorithm is off.
 ///
 /// # Errors
-/// What the resolver says, `TimedOut`, or the last address's error; the text names host, port and address.
+/// What the resolver says, `TimedOut`, or the addresses' errors, of the last one's kind; the text names host, port and address.
 pub async fn tcp(host: &str, port: u16, deadline: Instant) -> io::Result<TcpStream> {
     choosing(host, port, deadline, &|_| Ok(())).await
 }
@@ -90,7 +90,7 @@ fn named(host: &str, port: u16, failure: &str) -> String {
 
 /// The first of the addresses that connects.
 async fn any(mut addresses: VecDeque<SocketAddr>) -> io::Result<TcpStream> {
-    let mut failure = io::Error::new(ErrorKind::NotFound, "no address");
+    let (mut kind, mut failures) = (ErrorKind::NotFound, String::new());
     let mut running: Vec<BoxFuture<'_, (SocketAddr, io::Result<TcpStream>)>> = Vec::new();
     while let Some(address) = addresses.pop_front() {
         running.push(Box::pin(async move { (address, TcpStream::connect(address).await) }));
@@ -103,7 +103,13 @@ async fn any(mut addresses: VecDeque<SocketAddr>) -> io::Result<TcpStream> {
                         return Ok(stream);
                     }
                     Err(error) => {
-                        failure = io::Error::new(error.kind(), format!("{address}: {error}"));
+                        kind = error.kind();
+                        let error = error.to_string();
+                        // Each once: where nothing listens, every address of a host says the same.
+                        if !failures.contains(&error) {
+                            let comma = if failures.is_empty() { "" } else { ", " };
+                            failures = format!("{failures}{comma}{address}: {error}");
+                        }
                         if !last || running.is_empty() {
                             break;
                         }
@@ -113,7 +119,7 @@ async fn any(mut addresses: VecDeque<SocketAddr>) -> io::Result<TcpStream> {
             }
         }
     }
-    Err(failure)
+    Err(io::Error::new(kind, failures))
 }
 
 /// Families in turn, beginning with that of the first address; order within a family is kept.
@@ -161,6 +167,17 @@ mod tests {
         let error = tcp("127.0.0.1", port, Instant::now() + Duration::from_secs(5)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
         assert!(error.to_string().starts_with(&format!("127.0.0.1:{port}: Connection refused")), "{error}");
+    }
+
+    #[tokio::test]
+    async fn errors_of_all_addresses_are_told_once() {
+        let (first, second) = (closed().await, closed().await);
+        let failed = async |other| any([first, other, second].into()).await.unwrap_err().to_string();
+        let text = failed(second).await;
+        assert!(text.starts_with(&format!("{first}: Connection refused")) && text.matches(':').count() == 2, "{text}");
+        // Broadcast is no peer.
+        let text = failed("255.255.255.255:9".parse().unwrap()).await;
+        assert!(text.contains(", 255.255.255.255:9: ") && text.matches("refused").count() == 1, "{text}");
     }
 
     #[test]
