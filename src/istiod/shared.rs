@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     base::apart,
-    grpc::{Call, Client, Metadata, Receiver, Sender, Settings, Status, decoded, framed},
+    grpc::{Call, Client, Code, Metadata, Receiver, Sender, Settings, Status, decoded, framed},
     net::{BoxIo, dial, tls},
 };
 
@@ -169,9 +169,12 @@ impl Istiod {
         }
     }
 
-    /// What is wrong with the token as far as it can be seen from here.
-    pub fn token_doubt(&self) -> Option<String> {
-        self.purpose.token.doubt()
+    /// Where istiod says that it does not know us: what is wrong with the token as far as it can be seen from here, to be put behind
+    /// its word; else nothing.
+    pub fn token_doubt(&self, status: &Status) -> String {
+        let unknown = status.code == Code::Unauthenticated;
+        let doubt = unknown.then(|| self.purpose.token.doubt()).flatten();
+        doubt.map_or_else(String::new, |doubt| format!(" ({doubt})"))
     }
 
     /// Makes sure that there is a connection that takes calls.

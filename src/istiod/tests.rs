@@ -153,7 +153,10 @@ async fn token_is_read_for_every_call() {
         assert_eq!(ask(&istiod).await.unwrap(), format!("clusterid= authorization=Bearer {token}"));
     }
     assert_ne!(istiod.credentials().await, without);
-    std::fs::remove_file(file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    let doubt = |code| istiod.token_doubt(&Status::new(code, "no"));
+    assert_eq!(doubt(Code::Unauthenticated), format!(" (there is no token in {})", file.display()));
+    assert_eq!(doubt(Code::PermissionDenied), "");
 }
 
 #[tokio::test]
