@@ -69,7 +69,7 @@ impl Config {
             return Ok(None);
         }
         let mut errors = Errors::default();
-        let (listen, root_mode) = listen(&vars.text_or("DNS_PROXY_ADDR", DEFAULT_ADDRESS), &mut errors);
+        let (listen, root_mode) = listen(vars, geteuid().is_root(), &mut errors);
         let saved = PathBuf::from(SAVED_RESOLV_CONF);
         let config = Config {
             listen,
@@ -92,16 +92,18 @@ impl Config {
 }
 
 /// The addresses, and whether one of them is the machine's own resolver port.
-fn listen(text: &str, errors: &mut Errors) -> (Vec<Listen>, bool) {
+fn listen(vars: &Vars, is_root: bool, errors: &mut Errors) -> (Vec<Listen>, bool) {
+    const NAME: &str = "DNS_PROXY_ADDR";
+    let text = vars.text_or(NAME, DEFAULT_ADDRESS);
     let mut root_mode = false;
     let mut listen: Vec<Listen> = Vec::new();
     for address in text.split(',').map(str::trim) {
         let mut address = if address.is_empty() { DEFAULT_ADDRESS } else { address };
         if address.ends_with(":53") {
-            if geteuid().is_root() {
+            if is_root {
                 root_mode = true;
             } else {
-                log::error!(target: "dns", "only root may listen on {address}; listening on {DEFAULT_ADDRESS}");
+                vars.warn(format!("{NAME}: only root may listen on {address}; listening on {DEFAULT_ADDRESS}"));
                 address = DEFAULT_ADDRESS;
             }
         }
@@ -109,7 +111,7 @@ fn listen(text: &str, errors: &mut Errors) -> (Vec<Listen>, bool) {
             Some(address) if listen.contains(&address) => {}
             Some(address) => listen.push(address),
             None => errors.add(
-                "DNS_PROXY_ADDR",
+                NAME,
                 format!("dns address must be a valid host:port: {address:?} is not (such as {DEFAULT_ADDRESS} or [::1]:15053)"),
             ),
         }
@@ -212,6 +214,15 @@ mod tests {
                 errors.starts_with("DNS_PROXY_ADDR: dns address must be a valid host:port") && errors.contains(bad),
                 "{errors}"
             );
+        }
+    }
+
+    #[test]
+    fn port_53_is_for_root() {
+        for (is_root, port) in [(true, 53), (false, 15053)] {
+            let (vars, mut errors) = (Vars::from_pairs([("DNS_PROXY_ADDR", "localhost:53")]), Errors::default());
+            assert_eq!(listen(&vars, is_root, &mut errors), (vec![address("localhost", port)], is_root));
+            assert_eq!(vars.warnings().iter().any(|line| line.starts_with("DNS_PROXY_ADDR: only root")), !is_root);
         }
     }
 
