@@ -21,7 +21,7 @@ const TTL: u32 = 30;
 /// Go's DNS library takes this for a timeout of zero.
 const ZERO_TIMEOUT: Duration = Duration::from_secs(2);
 /// Answers kept by default when the cache is on.
-const CACHE_BYTES: i64 = 1 << 20;
+const CACHE_BYTES: u64 = 1 << 20;
 
 /// The DNS proxy's configuration; there is none when it is off.
 #[derive(Debug, Clone, PartialEq)]
@@ -84,7 +84,7 @@ impl Config {
             view: View::new(&vars.text_or("POD_NAMESPACE", ""), &vars.domain()),
             forward: forwarding(vars),
             cache: cache(vars),
-            ttl: u32::try_from(vars.int("FOOTMAN_DNS_TTL", i64::from(TTL))).unwrap_or(TTL),
+            ttl: u32::try_from(vars.count("FOOTMAN_DNS_TTL", TTL.into())).unwrap_or(TTL),
             pointers: vars.bool("FOOTMAN_DNS_PTR", false),
         };
         errors.into_result(Some(config))
@@ -150,7 +150,7 @@ fn forwarding(vars: &Vars) -> forward::Policy {
         Duration::ZERO => Some(ZERO_TIMEOUT),
         timeout => (timeout != default || vars.text("DNS_FORWARD_TIMEOUT").is_some()).then_some(timeout),
     };
-    let positive = |name| u32::try_from(vars.int(name, 0)).ok().filter(|number| *number > 0);
+    let positive = |name| u32::try_from(vars.count(name, 0)).ok().filter(|number| *number > 0);
     forward::Policy {
         stagger: if parallel { Some(Duration::ZERO) } else { Some(hedge).filter(|hedge| !hedge.is_zero()) },
         timeout,
@@ -161,7 +161,7 @@ fn forwarding(vars: &Vars) -> forward::Policy {
 
 fn cache(vars: &Vars) -> Option<cache::Policy> {
     let policy = cache::Policy {
-        size: usize::try_from(vars.int("FOOTMAN_DNS_CACHE_BYTES", CACHE_BYTES)).unwrap_or(0),
+        size: usize::try_from(vars.count("FOOTMAN_DNS_CACHE_BYTES", CACHE_BYTES)).unwrap_or(usize::MAX),
         stale: vars.duration("FOOTMAN_DNS_SERVE_STALE", Duration::ZERO),
     };
     vars.bool("FOOTMAN_DNS_CACHE", false).then_some(policy)
