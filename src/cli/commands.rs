@@ -11,7 +11,7 @@ const fn flag(name: &'static str, kind: FlagKind, default: &'static str, help: &
 pub const TIMEOUT: Flag = flag("timeoutSeconds", FlagKind::Int, "60", "seconds until it gives up");
 /// `wait --requestTimeoutMillis`.
 pub const REQUEST_TIMEOUT: Flag =
-    flag("requestTimeoutMillis", FlagKind::Int, "500", "milliseconds that one attempt may take");
+    flag("requestTimeoutMillis", FlagKind::Int, "500", "milliseconds that one attempt may take; 0: all that is left");
 /// `wait --periodMillis`.
 pub const PERIOD: Flag = flag("periodMillis", FlagKind::Int, "500", "milliseconds before each attempt");
 /// `wait --url`.
