@@ -96,7 +96,7 @@ async fn execute(program: &str, command: &'static Command, typed: Typed) -> Resu
             return Ok(code);
         }
         "wait" => {
-            logging::install_default(false);
+            logging::install_typed(&typed)?;
             apart(|| wait::run(&typed)).await?;
         }
         "status" => apart(|| status::run(&typed)).await?,
