@@ -369,6 +369,9 @@ async fn roots_follow_the_tables() {
     for (errors, text) in [
         (xds(&[("XDS_ROOT_CA", file!())]), "failed to create TLS dial option with root certificates"),
         (xds(&[("XDS_ROOT_CA", "/missing")]), "root CA file for XDS does not exist /missing"),
+        (xds(&[]), "/root-cert.pem (working directory /"),
+        (xds(&[]), "; mount the ConfigMap istio-ca-root-cert there, or set XDS_ROOT_CA"),
+        (ca(&[]), "or set CA_ROOT_CA"),
         (xds(&[("PILOT_CERT_PROVIDER", "none")]), "configured provider as none"),
         (ca(&[("PILOT_CERT_PROVIDER", "none")]), "configured provider as none"),
         (
