@@ -228,7 +228,8 @@ fn labels_of_a_virtual_machine() {
 #[test]
 fn refused_settings_name_their_source() {
     for (name, value, named) in [
-        ("ISTIO_META_ENABLE_HBONE", "maybe", "ENABLE_HBONE"),
+        ("ISTIO_META_ENABLE_HBONE", "maybe", "ENABLE_HBONE: \"maybe\" is not true or false"),
+        ("ISTIO_METAJSON_H", "{\"ENABLE_HBONE\": true}", "ENABLE_HBONE: true is not true or false in quotes"),
         ("ISTIO_META_POD_PORTS", "8080", "POD_PORTS"),
         ("ISTIO_META_POD_PORTS", "[{\"containerPort\": \"http\"}]", "POD_PORTS"),
         ("ISTIO_META_POD_PORTS", "[7]", "POD_PORTS"),

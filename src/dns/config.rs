@@ -10,7 +10,7 @@ use std::{
 use nix::unistd::geteuid;
 
 use super::{cache, forward, view::View};
-use crate::config::{Errors, Role, Vars};
+use crate::config::{Errors, Role, Vars, parse_bool};
 
 /// Where queries arrive by default (Istio: constants.DNSListenerPort).
 const DEFAULT_ADDRESS: &str = "localhost:15053";
@@ -63,7 +63,8 @@ impl Config {
     /// # Errors
     /// Addresses that are none.
     pub fn from_vars(vars: &Vars) -> Result<Option<Config>, Errors> {
-        let capture = vars.bool("ISTIO_META_DNS_CAPTURE", false);
+        // Where it is no boolean the node's metadata, which it is as well, refuses it.
+        let capture = parse_bool(&vars.text_or("ISTIO_META_DNS_CAPTURE", "false")) == Some(true);
         let enabled = vars.bool("ISTIO_META_ENABLE_DNS_SERVER", false);
         if !(enabled || capture && vars.role() == Role::Sidecar) {
             return Ok(None);
@@ -189,6 +190,8 @@ mod tests {
     fn off_unless_asked_for() {
         assert_eq!(Config::from_vars(&Vars::from_pairs([("DNS_PROXY_ADDR", "127.0.0.1:5")])).unwrap(), None);
         assert!(config(&[]).unwrap().is_some());
+        let vars = Vars::from_pairs([("ISTIO_META_DNS_CAPTURE", "maybe")]);
+        assert_eq!((Config::from_vars(&vars), vars.warnings().len()), (Ok(None), 0));
     }
 
     #[test]
