@@ -128,6 +128,10 @@ fn split(mut words: Vec<OsString>) -> Option<(String, Vec<OsString>)> {
         match word.strip_prefix('-') {
             None => break,
             Some("h" | "-help") => return None,
+            Some("-version") => {
+                words[index] = "version".into();
+                break;
+            }
             Some(flag) => index += 1 + usize::from(args::takes_next_word(flag.trim_start_matches('-'))),
         }
     }

@@ -35,7 +35,7 @@ pub use proxy_config::{
     StatsMatcher, TlsMode, Tracer, Tracing,
 };
 pub use validate::split_host_port;
-pub use vars::{Record, Role, Sources, Vars};
+pub use vars::{ROLES, Record, Role, Sources, Vars};
 pub use version::{BUILD_REVISION, ISTIO_VERSION};
 
 /// The annotation that puts another address in place of `discoveryAddress`.
