@@ -1,8 +1,7 @@
 //! The check itself, with the texts that istiod shows.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use rustls::ClientConfig;
 use tokio::time::Instant;
 
 use crate::{
@@ -10,7 +9,7 @@ use crate::{
     config::HealthCheck,
     grpc::Code,
     net::http1::{Headers, Url},
-    probe::{self, GrpcError, Http, Redirects, Source},
+    probe::{self, GrpcError, Http, Redirects, Source, Tls},
 };
 
 /// Who asks, when the configuration does not say.
@@ -28,7 +27,7 @@ enum Kind {
     Http {
         url: String,
         headers: Headers,
-        tls: Option<Arc<ClientConfig>>,
+        tls: Tls,
     },
     Tcp {
         host: String,
@@ -63,8 +62,7 @@ impl Check {
                 Kind::Http {
                     url: url(is_tls, &or_default(host), *port, path),
                     headers: request_headers(headers),
-                    // The settings are constant, and rustls takes them.
-                    tls: if is_tls { probe::tls_config(true).ok() } else { None },
+                    tls: Tls::new(true),
                 }
             }
         };
@@ -77,7 +75,7 @@ impl Check {
     /// Why the application is not healthy.
     pub async fn run(&self) -> Result<(), String> {
         match &self.kind {
-            Kind::Http { url, headers, tls } => self.http(url, headers, tls.clone()).await,
+            Kind::Http { url, headers, tls } => self.http(url, headers, tls).await,
             Kind::Tcp { host, port } => {
                 let connected = tokio::time::timeout(self.timeout, probe::tcp(host, *port, Source::Any)).await;
                 let connected = connected.map_err(|_| format!("dial tcp {host}:{port}: i/o timeout"))?;
@@ -92,7 +90,7 @@ impl Check {
         }
     }
 
-    async fn http(&self, url: &str, headers: &Headers, tls: Option<Arc<ClientConfig>>) -> Result<(), String> {
+    async fn http(&self, url: &str, headers: &Headers, tls: &Tls) -> Result<(), String> {
         let http = Http {
             url: Url::parse(url).map_err(|error| error.to_string())?,
             headers: headers.clone(),

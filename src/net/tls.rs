@@ -22,6 +22,8 @@ use zeroize::Zeroizing;
 use super::BoxIo;
 
 mod stream;
+#[cfg(test)]
+pub(crate) mod testing;
 use stream::Stream;
 
 /// Whom to believe.

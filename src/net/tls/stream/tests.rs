@@ -4,25 +4,27 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 use super::*;
-use crate::net::tls::{Policy, Protocol, Roots, client_config, name};
+use crate::net::tls::{Policy, Protocol, Roots, client_config, name, testing};
 
 /// A client and its server, with `pipe` bytes on the way at most.
 async fn connected(policy: Policy, pipe: usize) -> (Stream, TlsStream<DuplexStream>) {
-    let key = rcgen::generate_simple_self_signed(["istiod".to_owned()]).unwrap();
-    let server = rustls::ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(vec![key.cert.der().clone()], key.signing_key.into())
-        .unwrap();
-    let roots = Roots::Pem(key.cert.pem().into_bytes());
-    let client = client_config(&roots, None, policy, Protocol::Unsaid).unwrap();
-    let (near, far) = tokio::io::duplex(pipe);
-    let (stream, accepted) = tokio::join!(
-        Stream::connect(Box::new(near), client, name("istiod").unwrap()),
-        TlsAcceptor::from(Arc::new(server)).accept(far)
-    );
+    let (certificate, server) = testing::server(|_| {});
+    let (stream, accepted) = between(&Roots::Pem(certificate.into_bytes()), server, policy, pipe).await;
     (stream.unwrap(), accepted.unwrap())
+}
+
+async fn between(
+    roots: &Roots,
+    server: Arc<rustls::ServerConfig>,
+    policy: Policy,
+    pipe: usize,
+) -> (io::Result<Stream>, io::Result<TlsStream<DuplexStream>>) {
+    let client = client_config(roots, None, policy, Protocol::Unsaid).unwrap();
+    let (near, far) = tokio::io::duplex(pipe);
+    tokio::join!(
+        Stream::connect(Box::new(near), client, name("istiod").unwrap()),
+        TlsAcceptor::from(server).accept(far)
+    )
 }
 
 /// What is sent each way, more than every buffer on it holds.
