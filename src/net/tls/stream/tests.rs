@@ -57,6 +57,19 @@ async fn carries_both_ways_and_says_goodbye() {
 }
 
 #[tokio::test]
+async fn unverified_means_any_certificate() {
+    // Its version is 1, which webpki does not read; what signs it does not fit any more either.
+    let version_1 = |certificate: &mut Vec<u8>| {
+        let version = certificate.windows(5).position(|bytes| bytes == [0xa0, 3, 2, 1, 2]).unwrap() + 4;
+        certificate[version] = 0;
+    };
+    for policy in [Policy::Default, Policy::Fips140_2] {
+        let (stream, _) = between(&Roots::Unverified, testing::server(version_1).1, policy, 4000).await;
+        assert!(stream.is_ok(), "{policy:?}: {:?}", stream.err());
+    }
+}
+
+#[tokio::test]
 async fn keys_may_change() {
     let (mut client, mut server) = connected(Policy::Default, 4000).await;
     for round in 0..3 {
