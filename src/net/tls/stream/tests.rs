@@ -4,7 +4,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 use super::*;
-use crate::net::tls::{Policy, Protocol, Roots, client_config, name, testing};
+use crate::net::{
+    http1::client::Request,
+    tls::{Policy, Protocol, Roots, client_config, name, testing},
+};
 
 /// A client and its server, with `pipe` bytes on the way at most.
 async fn connected(policy: Policy, pipe: usize) -> (Stream, TlsStream<DuplexStream>) {
@@ -92,6 +95,25 @@ async fn an_end_without_goodbye_is_an_error() {
     assert_eq!(client.read_u8().await.unwrap(), b'x');
     let mut rest = [0; 1];
     assert_eq!(client.read(&mut rest).await.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+}
+
+#[tokio::test]
+async fn an_end_without_goodbye_ends_a_body_that_has_no_length() {
+    let ends = |fields: &'static str, more: &'static [u8]| async move {
+        let (client, mut server) = connected(Policy::Default, 4000).await;
+        server.write_all(format!("HTTP/1.1 200 OK\r\n{fields}\r\nabc").as_bytes()).await.unwrap();
+        server.flush().await.unwrap();
+        server.get_mut().0.write_all(more).await.unwrap();
+        let request = Request::get("https://istiod/").unwrap();
+        let (response, _) = tokio::join!(request.send_on(Box::new(client)), async {
+            server.read_u8().await.unwrap();
+            drop(server);
+        });
+        response.unwrap().body.collect(100).await.ok()
+    };
+    assert_eq!(ends("", b"").await.as_deref(), Some(&b"abc"[..]));
+    assert_eq!(ends("Content-Length: 4\r\n", b"").await, None);
+    assert_eq!(ends("", &[23, 3, 3, 0, 32]).await, None, "in the midst of a record");
 }
 
 #[tokio::test]
