@@ -19,13 +19,7 @@ mod routes;
 mod scrape;
 pub mod targets;
 
-use std::{
-    fmt, io,
-    net::SocketAddr,
-    path::PathBuf,
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::{fmt, io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use tokio::sync::{mpsc, watch};
 
@@ -33,7 +27,7 @@ use self::{
     app::Applications, control::Control, debug::Debug, grpc_bootstrap::GrpcBootstrap, ready::Ready, scrape::Scraper,
 };
 use crate::{
-    base::{Drain, Gates},
+    base::{Drain, Gates, process_start},
     config::{Errors, Role, Vars},
     envoy::{self, Admin, Readiness, readiness},
     net::{
@@ -162,7 +156,7 @@ impl Bound {
         let bootstrap = config.grpc_bootstrap.clone().map(GrpcBootstrap::new);
         let registry = &sources.registry;
         let status = Status {
-            ready: Ready::new(envoy, bootstrap, sources.gates, registry, SystemTime::now()),
+            ready: Ready::new(envoy, bootstrap, sources.gates, registry, process_start()),
             scraper: Scraper::new(config.scrape.clone(), registry.clone()),
             applications: Applications::new(config.probes.clone()),
             control: Control(sources.events),
