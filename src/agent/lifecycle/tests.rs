@@ -483,7 +483,8 @@ proptest! {
         }
         for (at, mut answered) in drains {
             let told = answered.try_recv() != Err(oneshot::error::TryRecvError::Empty);
-            prop_assert!(told || now < at, "a drain request got no answer");
+            // One of the very moment of the end may have come too late.
+            prop_assert!(told || now <= at, "a drain request got no answer");
         }
     }
 }
