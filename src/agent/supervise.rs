@@ -14,7 +14,11 @@ use super::{
 };
 use crate::{
     base::Gate,
-    envoy::{self, Admin, Exit, Running, State, guard::Waiting, settle},
+    envoy::{
+        self, Admin, Exit, Running, State,
+        guard::Waiting,
+        settle::{self, Active},
+    },
     wires::Event,
 };
 
@@ -111,9 +115,10 @@ impl Supervisor {
     fn count(&self) -> Call {
         let (admin, own) = (self.admin, self.own_ports.clone());
         Box::pin(async move {
-            Input::Connections(match admin.get(settle::QUERY, POLL_TIMEOUT).await {
-                Ok((200, stats)) => Ok(settle::active_connections(&stats, &own)),
-                Ok((status, _)) => Err(format!("Envoy's admin port answers {status}")),
+            let mut active = Active::new(&own);
+            Input::Connections(match admin.lines(settle::QUERY, POLL_TIMEOUT, &mut |line| active.line(line)).await {
+                Ok(200) => Ok(active.count),
+                Ok(status) => Err(format!("Envoy's admin port answers {status}")),
                 Err(error) => Err(error.to_string()),
             })
         })
