@@ -9,7 +9,7 @@ use crate::{
     config::HealthCheck,
     grpc::Code,
     net::http1::{Headers, Url},
-    probe::{self, GrpcError, Http, Redirects, Source, Tls},
+    probe::{self, GrpcError, Http, Source, Tls},
 };
 
 /// Who asks, when the configuration does not say.
@@ -95,7 +95,6 @@ impl Check {
             url: Url::parse(url).map_err(|error| error.to_string())?,
             headers: headers.clone(),
             source: Source::Passthrough,
-            redirects: Redirects::Any,
             body: 0,
             tls,
             idle: None,
@@ -103,7 +102,11 @@ impl Check {
         };
         match http.get().await {
             Err(error) => Err(format!("Get {url:?}: {error}")),
-            Ok(answer) if (200..400).contains(&answer.status) => Ok(()),
+            Ok(answer) if (300..400).contains(&answer.status) => {
+                log::debug!(target: "healthcheck", "{url} redirects to another host, which is not asked: healthy");
+                Ok(())
+            }
+            Ok(answer) if (200..300).contains(&answer.status) => Ok(()),
             Ok(answer) => Err(format!("status code was not from [200,400), bad code {}", answer.status)),
         }
     }
@@ -158,6 +161,11 @@ fn request_headers(configured: &[(String, String)]) -> Headers {
 
 #[cfg(test)]
 mod tests {
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+    };
+
     use super::*;
 
     #[test]
@@ -175,6 +183,26 @@ mod tests {
         };
         assert!(run(None).await.contains("httpGet, tcpSocket, exec and grpc"));
         assert!(run(Some(HealthCheck::Exec(Vec::new()))).await.contains("exec.command"));
+    }
+
+    #[tokio::test]
+    async fn a_redirect_to_another_host_is_healthy_and_not_followed() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let check = HealthCheck::Http {
+            path: "/".to_owned(),
+            port: listener.local_addr().unwrap().port(),
+            host: String::new(),
+            scheme: String::new(),
+            headers: Vec::new(),
+        };
+        let check = Check::new(Some(&check), "127.0.0.1", Duration::from_secs(10));
+        let application = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let _ = stream.read(&mut [0; 1024]).await.unwrap();
+            let answer = "HTTP/1.1 302 Found\r\nLocation: http://outside.invalid/\r\nContent-Length: 0\r\n\r\n";
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        };
+        assert_eq!(tokio::join!(check.run(), application).0, Ok(()));
     }
 
     #[test]

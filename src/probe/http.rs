@@ -30,8 +30,6 @@ pub struct Http<'a> {
     pub headers: Headers,
     /// Where its connections come from.
     pub source: Source,
-    /// What is done about redirects.
-    pub redirects: Redirects,
     /// How much of the body is wanted, bytes.
     pub body: usize,
     /// How TLS is spoken, which a redirect may ask for as well.
@@ -40,15 +38,6 @@ pub struct Http<'a> {
     pub idle: Option<&'a Idle>,
     /// When the check has to be over. What has come of the body by then counts.
     pub deadline: Option<Instant>,
-}
-
-/// Which redirects are followed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Redirects {
-    /// Those to the host of the first request; another one is the answer (kubelet's rule).
-    SameHost,
-    /// All.
-    Any,
 }
 
 /// The answer of the application.
@@ -94,7 +83,7 @@ impl Tls {
 }
 
 impl Http<'_> {
-    /// Carries out the check.
+    /// Carries out the check. Redirects within the host of the first request are followed; another one is the answer (kubelet's rule).
     ///
     /// # Errors
     /// When there is no answer in time, it is no HTTP, or it redirects too often.
@@ -108,7 +97,7 @@ impl Http<'_> {
             let redirected = matches!(answer.status, 301 | 302 | 303 | 307 | 308);
             let Some(location) = location.filter(|_| redirected) else { return Ok(answer) };
             let next = request.url.join(&location)?;
-            if self.redirects == Redirects::SameHost && !next.host.eq_ignore_ascii_case(&self.url.host) {
+            if !next.host.eq_ignore_ascii_case(&self.url.host) {
                 return Ok(answer);
             }
             // A Host of its own belongs to the first request; an absolute location names another one.

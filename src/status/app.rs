@@ -11,7 +11,7 @@ use super::probers::{Check, Probers};
 use crate::{
     base::later,
     net::http1::{Error, Headers, Url, server::Request},
-    probe::{self, Http, Idle, Redirects, Source, Tls},
+    probe::{self, Http, Idle, Source, Tls},
 };
 
 /// How much of an application's body is passed on: what fits into a pod's events; Istio's and the kubelet's limit.
@@ -82,7 +82,6 @@ impl Applications {
                     url,
                     headers: self.headers(&request.headers, port),
                     source: Source::Passthrough,
-                    redirects: Redirects::SameHost,
                     body: MAX_BODY,
                     tls: &self.tls,
                     idle: self.idle.get(name),
