@@ -113,7 +113,7 @@ impl Config {
         let control_socket = vars.text_or("FOOTMAN_CONTROL_SOCKET", "");
         let config = Config {
             port: proxy.status_port,
-            envoy: has_envoy.then(|| (proxy.proxy_admin_port, readiness_limits(vars))),
+            envoy: has_envoy.then(|| (proxy.proxy_admin_port, readiness::Limits::from_vars(vars))),
             grpc_bootstrap: (!bootstrap.is_empty()).then(|| vars.path(&bootstrap)),
             probes: app::Config {
                 probers,
@@ -134,13 +134,6 @@ impl Config {
         };
         errors.into_result(Some(config).filter(|config| config.port > 0))
     }
-}
-
-/// How long Envoy's admin port may take, one value for both questions; Istio's are 1 s and 3 s.
-fn readiness_limits(vars: &Vars) -> readiness::Limits {
-    let standard = readiness::Limits::default();
-    let first = vars.duration("FOOTMAN_READINESS_TIMEOUT", standard.configured);
-    readiness::Limits { configured: first, live: first.max(standard.live) }
 }
 
 impl Bound {
