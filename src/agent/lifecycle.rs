@@ -279,14 +279,15 @@ impl Lifecycle {
         if let Err(error) = &result {
             warn!("Error in invoking drain listeners endpoint: {error}");
         }
-        self.drained |= result.is_ok();
         if let State::Draining(draining) = &mut self.state {
             draining.answered = true;
         }
         self.answer_drain_request();
     }
 
+    /// Clients count as told even where Envoy did not answer, as with Istio: the signal that follows a preStop hook ends at once.
     fn answer_drain_request(&mut self) {
+        self.drained |= self.drain_request.is_some();
         for reply in self.drain_request.take().into_iter().flat_map(|(_, waiting)| waiting) {
             let _ = reply.send(());
         }

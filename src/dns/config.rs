@@ -46,6 +46,8 @@ pub struct Config {
     pub ttl: u32,
     /// Answer PTR queries for addresses of the table.
     pub pointers: bool,
+    /// This machine's addresses.
+    pub addresses: Vec<IpAddr>,
 }
 
 /// One address to listen on.
@@ -86,6 +88,7 @@ impl Config {
             cache: cache(vars),
             ttl: u32::try_from(vars.int("FOOTMAN_DNS_TTL", i64::from(TTL))).unwrap_or(TTL),
             pointers: vars.bool("FOOTMAN_DNS_PTR", false),
+            addresses: vars.ip_addresses().to_vec(),
         };
         errors.into_result(Some(config))
     }

@@ -28,8 +28,8 @@ pub struct Config {
     period: Duration,
     thresholds: Thresholds,
     check: Check,
-    /// Envoy's admin port, which has to be content before the application is asked; `None` without Envoy.
-    admin_port: Option<u16>,
+    /// Envoy's admin port, which has to be content before the application is asked, and how long it may take; `None` without Envoy.
+    envoy: Option<(u16, Limits)>,
 }
 
 /// The checker.
@@ -49,11 +49,12 @@ impl Config {
         let legacy_localhost = vars.bool("REWRITE_PROBE_LEGACY_LOCALHOST_DESTINATION", false);
         let address = vars.ip_addresses().first().filter(|_| !legacy_localhost);
         let host = address.map_or_else(|| "localhost".to_owned(), ToString::to_string);
-        let admin_port = (!vars.bool("DISABLE_ENVOY", false)).then_some(vars.proxy().proxy_admin_port);
-        Ok(Some(Config::new(probe, &host, admin_port)))
+        let envoy =
+            (!vars.bool("DISABLE_ENVOY", false)).then(|| (vars.proxy().proxy_admin_port, Limits::from_vars(vars)));
+        Ok(Some(Config::new(probe, &host, envoy)))
     }
 
-    fn new(probe: &ReadinessProbe, host: &str, admin_port: Option<u16>) -> Config {
+    fn new(probe: &ReadinessProbe, host: &str, envoy: Option<(u16, Limits)>) -> Config {
         let or = |value: i64, default: u64| u64::try_from(value).ok().filter(|value| *value > 0).unwrap_or(default);
         let seconds = |value, default| Duration::from_secs(or(value, default));
         Config {
@@ -61,7 +62,7 @@ impl Config {
             period: seconds(probe.period_seconds, 10),
             thresholds: Thresholds::new(or(probe.success_threshold, 1), or(probe.failure_threshold, 1)),
             check: Check::new(probe.check.as_ref(), host, seconds(probe.timeout_seconds, 1)),
-            admin_port,
+            envoy,
         }
     }
 }
@@ -69,7 +70,7 @@ impl Config {
 impl Health {
     /// A checker that publishes on `published`.
     pub fn new(config: Config, published: watch::Sender<Option<AppHealth>>) -> Health {
-        let envoy = config.admin_port.map(|port| Readiness::new(Admin::new(port), Limits::default()));
+        let envoy = config.envoy.map(|(port, limits)| Readiness::new(Admin::new(port), limits));
         Health { config, envoy, published }
     }
 

@@ -40,7 +40,7 @@ async fn application_is_not_asked_before_envoy_is_ready() {
     let (published, mut health) = watch::channel(None);
     let (trigger, drain) = Trigger::new();
     // Port 1 has no admin interface.
-    let config = Config::new(&probe(check), "127.0.0.1", Some(1));
+    let config = Config::new(&probe(check), "127.0.0.1", Some((1, Limits::default())));
     let checker = tokio::spawn(Health::new(config, published).run(drain));
     tokio::select! {
         _ = application.accept() => panic!("the application was asked"),
@@ -58,6 +58,17 @@ fn defaults_are_istios() {
     let odd = ReadinessProbe { period_seconds: -3, initial_delay_seconds: 2, ..ReadinessProbe::default() };
     let config = Config::new(&odd, "10.0.0.5", None);
     assert_eq!((config.initial_delay, config.period), (Duration::from_secs(2), Duration::from_secs(10)));
+}
+
+#[test]
+fn envoy_has_as_long_as_for_the_readiness_of_the_pod() {
+    let yaml = "readinessProbe: {tcpSocket: {port: 80}}";
+    let env = [("PROXY_CONFIG", yaml), ("FOOTMAN_READINESS_TIMEOUT", "7s")];
+    let env = env.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    let (vars, _) = Vars::load(crate::config::Sources { env, root: "/nonexistent".into(), ..Default::default() });
+    let config = Config::from_vars(&vars).unwrap().unwrap();
+    let limits = config.envoy.unwrap().1;
+    assert_eq!((limits.configured, limits.live), (Duration::from_secs(7), Duration::from_secs(7)));
 }
 
 #[test]

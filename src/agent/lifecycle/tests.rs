@@ -189,13 +189,27 @@ fn drain_by_request_answers_and_spares_the_second_drain() {
 }
 
 #[test]
-fn drain_request_that_fails_is_answered_and_repeated_by_the_signal() {
-    let mut story = Story::new(sidecar());
-    story.did.clear();
-    let (reply, mut answered) = oneshot::channel();
-    story.event(Event::Drain(reply));
-    story.after(DRAIN_REQUEST);
-    assert_eq!(answered.try_recv(), Ok(()));
+fn drain_request_that_fails_is_answered_and_not_repeated_by_the_signal() {
+    for refused in [false, true] {
+        let mut story = Story::new(Plan { restart: true, ..sidecar() });
+        let (reply, mut answered) = oneshot::channel();
+        story.event(Event::Drain(reply));
+        if refused {
+            story.input(Input::DrainAnswered(Err("refused".to_owned())));
+        }
+        story.after(DRAIN_REQUEST);
+        assert_eq!(answered.try_recv(), Ok(()));
+        assert_eq!(story.signal(), [UNREADY, "term"]);
+    }
+}
+
+#[test]
+fn drain_request_of_a_run_that_failed_does_not_count_for_the_next_one() {
+    let mut story = Story::new(Plan { restart: true, ..sidecar() });
+    story.event(Event::Drain(oneshot::channel().0));
+    story.exit(1 << 8);
+    story.input(Input::DrainAnswered(Err("reset".to_owned())));
+    story.after(RESTART.max);
     assert_eq!(story.signal(), [UNREADY, "drain inboundonly&graceful"]);
 }
 
@@ -469,7 +483,8 @@ proptest! {
         }
         for (at, mut answered) in drains {
             let told = answered.try_recv() != Err(oneshot::error::TryRecvError::Empty);
-            prop_assert!(told || now < at, "a drain request got no answer");
+            // One of the very moment of the end may have come too late.
+            prop_assert!(told || now <= at, "a drain request got no answer");
         }
     }
 }
