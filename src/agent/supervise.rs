@@ -19,6 +19,7 @@ use crate::{
         guard::Waiting,
         settle::{self, Active},
     },
+    health::Farewell,
     wires::Event,
 };
 
@@ -28,6 +29,8 @@ pub(super) struct Supervisor {
     pub envoy: Box<envoy::Config>,
     /// What becomes the first Envoy.
     pub waiting: Option<Waiting>,
+    /// Tells istiod that the workload is leaving.
+    pub farewell: Option<Farewell>,
     pub admin: Admin,
     /// Ports of Envoy's listeners that serve probes and scrapes.
     pub own_ports: Vec<u16>,
@@ -63,6 +66,7 @@ impl Supervisor {
                         Err(event) => actions.extend(lifecycle.step(Input::Event(event), Instant::now())),
                     },
                     Action::Unready(reason) => self.server.shut(&reason),
+                    Action::Farewell => call = self.farewell.clone().map(tell),
                     Action::PostDrain(query) => call = Some(self.drain(query)),
                     Action::Count => call = Some(self.count()),
                     Action::Terminate => running.iter_mut().for_each(Running::terminate),
@@ -135,6 +139,13 @@ async fn ended(running: &mut Option<Running>) -> Exit {
     }
 }
 
+fn tell(farewell: Farewell) -> Call {
+    Box::pin(async move {
+        farewell.tell().await;
+        Input::Farewell
+    })
+}
+
 async fn answered(call: &mut Option<Call>) -> Input {
     match call {
         None => std::future::pending().await,
@@ -169,11 +180,13 @@ mod tests {
                 inbound_only: true,
                 wait: Wait::Fixed(Duration::ZERO),
                 pre_drain: Duration::ZERO,
+                farewell: false,
                 force_on_signal: None,
                 restart: false,
             },
             envoy: Box::new(envoy::Config { binary: "/nonexistent/envoy".into(), ..envoy::Config::default() }),
             waiting: None,
+            farewell: None,
             admin: Admin::new(1),
             own_ports: Vec::new(),
             events,

@@ -18,7 +18,7 @@ use crate::{
     base::Drain,
     config::{Errors, ReadinessProbe, Vars},
     envoy::{Admin, Readiness, readiness::Limits},
-    wires::AppHealth,
+    wires::{AppHealth, Told},
 };
 
 /// What is checked, and how often.
@@ -67,7 +67,25 @@ impl Config {
     }
 }
 
+/// Reports the workload as unhealthy before its proxy drains (`FOOTMAN_UNHEALTHY_ON_DRAIN`).
+#[derive(Debug, Clone)]
+pub struct Farewell(watch::Sender<Option<AppHealth>>);
+
+impl Farewell {
+    /// Until istiod has been told.
+    pub async fn tell(&self) {
+        let told = Told::default();
+        self.0.send_replace(Some(AppHealth::Leaving(told.clone())));
+        told.wait().await;
+    }
+}
+
 impl Health {
+    /// What has the last word; nothing that this checker finds is reported after it.
+    pub fn farewell(&self) -> Farewell {
+        Farewell(self.published.clone())
+    }
+
     /// A checker that publishes on `published`.
     pub fn new(config: Config, published: watch::Sender<Option<AppHealth>>) -> Health {
         let envoy = config.envoy.map(|(port, limits)| Readiness::new(Admin::new(port), limits));
@@ -95,8 +113,15 @@ impl Health {
                 AppHealth::Unhealthy(reason) => {
                     log::warn!(target: "healthcheck", "the application is unhealthy: {reason}");
                 }
+                AppHealth::Leaving(_) => {}
             }
-            self.published.send_replace(Some(health));
+            self.published.send_if_modified(|current| {
+                let stays = !matches!(current, Some(AppHealth::Leaving(_)));
+                if stays {
+                    *current = Some(health);
+                }
+                stays
+            });
         }
     }
 

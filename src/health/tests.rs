@@ -34,6 +34,30 @@ async fn tcp_target_that_opens_and_closes() {
 }
 
 #[tokio::test]
+async fn nothing_is_reported_after_the_farewell() {
+    let application = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let check = HealthCheck::Tcp { host: String::new(), port: application.local_addr().unwrap().port() };
+    let (published, mut health) = watch::channel(None);
+    let (_trigger, drain) = Trigger::new();
+    let mut config = Config::new(&probe(check), "127.0.0.1", None);
+    config.period = Duration::from_millis(5);
+    let checker = Health::new(config, published);
+    let farewell = checker.farewell();
+    let telling = tokio::spawn(async move { farewell.tell().await });
+    health.changed().await.unwrap();
+    let Some(AppHealth::Leaving(told)) = health.borrow_and_update().clone() else { panic!("not told") };
+    let checker = tokio::spawn(checker.run(drain));
+    for _ in 0..3 {
+        application.accept().await.unwrap();
+    }
+    assert!(!health.has_changed().unwrap());
+    assert!(!telling.is_finished());
+    told.done();
+    telling.await.unwrap();
+    checker.abort();
+}
+
+#[tokio::test]
 async fn application_is_not_asked_before_envoy_is_ready() {
     let application = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let check = HealthCheck::Tcp { host: String::new(), port: application.local_addr().unwrap().port() };
