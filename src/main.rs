@@ -2,12 +2,13 @@
 
 use std::{env, ffi::OsString, path::Path, process::ExitCode};
 
-use footman::{cli, envoy::guard};
+use footman::{base, cli, envoy::guard};
 
 /// Events taken from the kernel at once: tokio's 1024 are more than ever come, and their list is two pages of memory.
 const EVENTS: usize = 64;
 
 fn main() -> ExitCode {
+    base::process_start();
     let mut args = env::args_os();
     let program = args.next().unwrap_or_default();
     let words: Vec<OsString> = args.collect();

@@ -25,7 +25,7 @@ use footman::{
         google::protobuf::Any,
     },
     telemetry::metrics::Registry,
-    wires::{AppHealth, NamesReceiver, TrustBundle, names},
+    wires::{AppHealth, NamesReceiver, Told, TrustBundle, names},
     xds::{self, Kind, Xds},
 };
 use prost::Message;
@@ -308,6 +308,25 @@ async fn own_requests_follow_the_first_listener_request() {
             assert_eq!(next_type(&mut upstream).await, type_url);
         }
     }
+}
+
+#[tokio::test]
+async fn farewell_is_over_when_istiod_has_been_told() {
+    let mut lab = Lab::new().await;
+    let told = Told::default();
+    lab.health.send_replace(Some(AppHealth::Leaving(told.clone())));
+    let (mut requests, _responses) = lab.envoy(Kind::Sotw, Plan::default()).await;
+    requests.send(&request(CDS)).await.unwrap();
+    let (mut upstream, _answers) = lab.istiod().await;
+    assert_eq!(next_type(&mut upstream).await, CDS);
+    assert!(tokio::time::timeout(Duration::ZERO, told.wait()).await.is_err(), "nothing was said yet");
+    requests.send(&request(LDS)).await.unwrap();
+    within("the report", told.wait()).await;
+    for type_url in [LDS, NDS, PCDS] {
+        assert_eq!(next_type(&mut upstream).await, type_url);
+    }
+    let report: DiscoveryRequest = within("a request", upstream.message(MAX_MESSAGE)).await.unwrap().unwrap();
+    assert_eq!((&*report.type_url, report.error_detail.is_some()), (HEALTH, true));
 }
 
 #[tokio::test]

@@ -16,6 +16,8 @@ use crate::{
 
 /// How long Envoy's admin port may take to answer a drain request. Istio waits for ever; a stuck admin thread must not.
 pub const DRAIN_REQUEST: Duration = Duration::from_secs(2);
+/// How long istiod may take to be told that this workload is leaving.
+pub const FAREWELL: Duration = Duration::from_secs(1);
 /// Between two counts of open connections, as Istio.
 pub const POLL_PERIOD: Duration = Duration::from_secs(1);
 /// How long Envoy's admin port may take to answer with its statistics, as Istio.
@@ -45,6 +47,8 @@ pub struct Plan {
     pub wait: Wait,
     /// Time between the first signal, which makes the agent unready, and the drain request (`FOOTMAN_PRE_DRAIN_DELAY`).
     pub pre_drain: Duration,
+    /// istiod is told before that the workload is unhealthy (`FOOTMAN_UNHEALTHY_ON_DRAIN`).
+    pub farewell: bool,
     /// The signal that cuts everything short, counted from 1 (`FOOTMAN_FORCE_ON_SIGNAL`); `None`: none does.
     pub force_on_signal: Option<u32>,
     /// A failed Envoy is started again (`FOOTMAN_RESTART_ENVOY=on-failure`).
@@ -70,6 +74,8 @@ pub enum Wait {
 pub enum Input {
     /// Something that a room or the system tells.
     Event(Event),
+    /// istiod has been told.
+    Farewell,
     /// Envoy's admin port answered the drain request, with any status; or why it did not.
     DrainAnswered(Result<(), String>),
     /// Open connections of clients, `None` when Envoy has no such statistics; or why they could not be counted.
@@ -85,6 +91,8 @@ pub enum Action {
     Start,
     /// Fail readiness for this reason, for good.
     Unready(String),
+    /// Tell istiod that the workload is unhealthy; answered by [`Input::Farewell`].
+    Farewell,
     /// `POST /drain_listeners?…`; answered by [`Input::DrainAnswered`].
     PostDrain(&'static str),
     /// Count connections; answered by [`Input::Connections`].
@@ -115,12 +123,24 @@ pub enum Action {
 /// ```
 #[derive(Debug)]
 enum State {
-    Running { since: Instant },
-    Waiting { until: Instant },
-    Holding { until: Instant },
+    Running {
+        since: Instant,
+    },
+    Waiting {
+        until: Instant,
+    },
+    /// `farewell`: until when istiod may take to be told.
+    Holding {
+        until: Instant,
+        farewell: Option<Instant>,
+    },
     Draining(Draining),
-    Stopping { until: Instant },
-    Killing { until: Instant },
+    Stopping {
+        until: Instant,
+    },
+    Killing {
+        until: Instant,
+    },
     Ended,
 }
 
@@ -177,10 +197,8 @@ impl Lifecycle {
     pub fn deadline(&self) -> Option<Instant> {
         match &self.state {
             State::Running { .. } => self.drain_request.as_ref().map(|(since, _)| *since + DRAIN_REQUEST),
-            State::Waiting { until }
-            | State::Holding { until }
-            | State::Stopping { until }
-            | State::Killing { until } => Some(*until),
+            State::Waiting { until } | State::Stopping { until } | State::Killing { until } => Some(*until),
+            State::Holding { until, farewell } => Some(farewell.unwrap_or(*until).max(*until)),
             State::Draining(draining) => draining.deadline(&self.plan.wait),
             State::Ended => None,
         }
@@ -191,6 +209,7 @@ impl Lifecycle {
         let mut actions = Vec::new();
         match input {
             Input::Event(event) => self.event(event, now, &mut actions),
+            Input::Farewell => self.farewell(),
             Input::DrainAnswered(result) => self.drain_answered(result),
             Input::Connections(result) => self.connections(result, now, &mut actions),
             Input::Time => {}
@@ -248,14 +267,24 @@ impl Lifecycle {
     }
 
     fn begin_stop(&mut self, now: Instant, actions: &mut Vec<Action>) {
-        if !matches!(self.state, State::Running { .. })
-            || !self.plan.envoy
-            || self.drained
-            || self.drain_request.is_some()
-        {
+        if !matches!(self.state, State::Running { .. }) || !self.plan.farewell && !self.has_clients() {
             return self.terminate(now, actions);
         }
-        self.state = State::Holding { until: now + self.plan.pre_drain };
+        let farewell = self.plan.farewell.then(|| now + FAREWELL);
+        actions.extend(farewell.map(|_| Action::Farewell));
+        let pre_drain = if self.has_clients() { self.plan.pre_drain } else { Duration::ZERO };
+        self.state = State::Holding { until: now + pre_drain, farewell };
+    }
+
+    /// There is an Envoy, whose clients have not been told to leave.
+    fn has_clients(&self) -> bool {
+        self.plan.envoy && !self.drained && self.drain_request.is_none()
+    }
+
+    fn farewell(&mut self) {
+        if let State::Holding { farewell, .. } = &mut self.state {
+            *farewell = None;
+        }
     }
 
     fn drain_request(&mut self, reply: oneshot::Sender<()>, now: Instant, actions: &mut Vec<Action>) {
@@ -279,14 +308,15 @@ impl Lifecycle {
         if let Err(error) = &result {
             warn!("Error in invoking drain listeners endpoint: {error}");
         }
-        self.drained |= result.is_ok();
         if let State::Draining(draining) = &mut self.state {
             draining.answered = true;
         }
         self.answer_drain_request();
     }
 
+    /// Clients count as told even where Envoy did not answer, as with Istio: the signal that follows a preStop hook ends at once.
     fn answer_drain_request(&mut self) {
+        self.drained |= self.drain_request.is_some();
         for reply in self.drain_request.take().into_iter().flat_map(|(_, waiting)| waiting) {
             let _ = reply.send(());
         }
@@ -346,7 +376,12 @@ impl Lifecycle {
                 self.state = State::Running { since: now };
                 actions.push(Action::Start);
             }
-            State::Holding { until } if now >= *until => self.drain(now, actions),
+            State::Holding { until, farewell } if now >= *until && farewell.is_none_or(|end| now >= end) => {
+                match self.has_clients() {
+                    true => self.drain(now, actions),
+                    false => self.terminate(now, actions),
+                }
+            }
             State::Draining(draining) => match draining.time(&self.plan.wait, now) {
                 Next::Stay => {}
                 Next::Count => actions.push(Action::Count),
@@ -386,7 +421,9 @@ impl Lifecycle {
         self.answer_drain_request();
         match self.state {
             State::Stopping { .. } | State::Killing { .. } | State::Ended => {}
-            State::Running { .. } if !self.plan.envoy => self.end(self.stop.unwrap_or(0), actions),
+            State::Running { .. } | State::Holding { .. } if !self.plan.envoy => {
+                self.end(self.stop.unwrap_or(0), actions)
+            }
             State::Waiting { .. } => self.end(self.stop.unwrap_or(0), actions),
             State::Running { .. } | State::Holding { .. } | State::Draining(_) => {
                 actions.push(Action::Terminate);

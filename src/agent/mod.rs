@@ -120,11 +120,12 @@ pub async fn build(config: Config) -> Result<Bound, Error> {
     let mut house = House::new(events, seen);
     let server = house.gates.gate("server", "starting");
     // The cloud is asked while the rooms start; where nothing answers it takes no longer than they do.
-    let (mode, platform) =
+    let (started, platform) =
         tokio::join!(apart(|| rooms::start(&mut house, config.rooms)), apart(|| platform::detect(&config.platform)));
+    let started = started?;
     let around = Surroundings {
         platform,
-        external_sds: mode? == sds::Mode::Foreign,
+        external_sds: started.mode == sds::Mode::Foreign,
         credential_socket: sds::is_served(&config.credential_socket).await.map_err(|error| Error::new("SDS", error))?,
     };
     if config.plan.envoy {
@@ -137,6 +138,7 @@ pub async fn build(config: Config) -> Result<Bound, Error> {
         plan: config.plan,
         envoy,
         waiting,
+        farewell: started.farewell,
         admin: Admin::new(config.admin_port),
         own_ports: config.own_ports,
         events: received,
@@ -212,6 +214,7 @@ fn plan(vars: &Vars, errors: &mut Errors) -> Plan {
         inbound_only: vars.role() == Role::Sidecar,
         wait,
         pre_drain: vars.duration("FOOTMAN_PRE_DRAIN_DELAY", Duration::ZERO),
+        farewell: vars.bool("FOOTMAN_UNHEALTHY_ON_DRAIN", false) && proxy.readiness_probe.is_some(),
         force_on_signal: u32::try_from(vars.count("FOOTMAN_FORCE_ON_SIGNAL", 0)).ok().filter(|count| *count > 0),
         restart,
     }

@@ -9,7 +9,7 @@ use crate::{
     base::{BoxFuture, Clock, apart},
     config::{Errors, Vars},
     dns,
-    health::{self, Health},
+    health::{self, Farewell, Health},
     istiod::{self, Istiod},
     process, sds,
     secrets::{self, Secrets},
@@ -84,11 +84,19 @@ impl Config {
     }
 }
 
-/// In the order of their start. Says whether the workload's identity is the agent's own to serve.
+/// What whoever starts the rooms needs to know of them.
+pub(super) struct Started {
+    /// Whether the workload's identity is the agent's own to serve.
+    pub(super) mode: sds::Mode,
+    /// Tells istiod that the workload is leaving; `None` where its health is not reported.
+    pub(super) farewell: Option<Farewell>,
+}
+
+/// In the order of their start.
 ///
 /// # Errors
 /// The first room that cannot start.
-pub(super) async fn start(house: &mut House, config: Config) -> Result<sds::Mode, Error> {
+pub(super) async fn start(house: &mut House, config: Config) -> Result<Started, Error> {
     reaper(house);
     if let Some(config) = config.status {
         status(house, *config)?;
@@ -116,11 +124,12 @@ pub(super) async fn start(house: &mut House, config: Config) -> Result<sds::Mode
         registry: house.registry.clone(),
     };
     xds(house, &config.xds, links)?;
-    if let Some(config) = config.health {
-        let checker = Health::new(*config, publisher_of_health);
+    let checker = config.health.map(|config| Health::new(*config, publisher_of_health));
+    let farewell = checker.as_ref().map(Health::farewell);
+    if let Some(checker) = checker {
         house.tasks.spawn(Stage::Xds, "health", move |drain| checker.run(drain));
     }
-    Ok(mode)
+    Ok(Started { mode, farewell })
 }
 
 /// The status port: first, so that probes are answered from the beginning.

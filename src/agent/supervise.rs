@@ -1,6 +1,6 @@
 //! Runs the lifecycle: carries out its actions, feeds it what happens. The only place where Envoy is started and ended.
 
-use std::{future::Future, pin::Pin};
+use std::{collections::VecDeque, future::Future, pin::Pin};
 
 use log::{error, warn};
 use tokio::{
@@ -14,7 +14,12 @@ use super::{
 };
 use crate::{
     base::Gate,
-    envoy::{self, Admin, Exit, Running, State, guard::Waiting, settle},
+    envoy::{
+        self, Admin, Exit, Running, State,
+        guard::Waiting,
+        settle::{self, Active},
+    },
+    health::Farewell,
     wires::Event,
 };
 
@@ -24,6 +29,8 @@ pub(super) struct Supervisor {
     pub envoy: Box<envoy::Config>,
     /// What becomes the first Envoy.
     pub waiting: Option<Waiting>,
+    /// Tells istiod that the workload is leaving.
+    pub farewell: Option<Farewell>,
     pub admin: Admin,
     /// Ports of Envoy's listeners that serve probes and scrapes.
     pub own_ports: Vec<u16>,
@@ -45,22 +52,21 @@ impl Supervisor {
     }
 
     async fn live(&mut self, signals: &mut Signals) -> u8 {
-        let (mut lifecycle, mut actions) = Lifecycle::start(self.plan.clone(), Instant::now());
+        let (mut lifecycle, first) = Lifecycle::start(self.plan.clone(), Instant::now());
+        let mut actions = VecDeque::from(first);
         let mut running: Option<Running> = None;
         // The one request to the admin port that is under way; a newer one replaces it.
         let mut call: Option<Call> = None;
         loop {
-            for action in actions {
+            while let Some(action) = actions.pop_front() {
                 match action {
                     Action::Start => match self.start() {
                         Ok(envoy) => running = Some(envoy),
-                        Err(event) => {
-                            // What the failure leads to is decided like everything else.
-                            let input = Input::Event(event);
-                            call = Some(Box::pin(async { input }));
-                        }
+                        // Before any other event: nothing is to be asked of an Envoy that is not there.
+                        Err(event) => actions.extend(lifecycle.step(Input::Event(event), Instant::now())),
                     },
                     Action::Unready(reason) => self.server.shut(&reason),
+                    Action::Farewell => call = self.farewell.clone().map(tell),
                     Action::PostDrain(query) => call = Some(self.drain(query)),
                     Action::Count => call = Some(self.count()),
                     Action::Terminate => running.iter_mut().for_each(Running::terminate),
@@ -87,7 +93,7 @@ impl Supervisor {
                 }
                 () = at(lifecycle.deadline()) => Input::Time,
             };
-            actions = lifecycle.step(input, Instant::now());
+            actions = lifecycle.step(input, Instant::now()).into();
         }
     }
 
@@ -113,9 +119,10 @@ impl Supervisor {
     fn count(&self) -> Call {
         let (admin, own) = (self.admin, self.own_ports.clone());
         Box::pin(async move {
-            Input::Connections(match admin.get(settle::QUERY, POLL_TIMEOUT).await {
-                Ok((200, stats)) => Ok(settle::active_connections(&stats, &own)),
-                Ok((status, _)) => Err(format!("Envoy's admin port answers {status}")),
+            let mut active = Active::new(&own);
+            Input::Connections(match admin.lines(settle::QUERY, POLL_TIMEOUT, &mut |line| active.line(line)).await {
+                Ok(200) => Ok(active.count),
+                Ok(status) => Err(format!("Envoy's admin port answers {status}")),
                 Err(error) => Err(error.to_string()),
             })
         })
@@ -132,6 +139,13 @@ async fn ended(running: &mut Option<Running>) -> Exit {
     }
 }
 
+fn tell(farewell: Farewell) -> Call {
+    Box::pin(async move {
+        farewell.tell().await;
+        Input::Farewell
+    })
+}
+
 async fn answered(call: &mut Option<Call>) -> Input {
     match call {
         None => std::future::pending().await,
@@ -143,5 +157,45 @@ async fn at(deadline: Option<Instant>) {
     match deadline {
         None => std::future::pending().await,
         Some(deadline) => sleep_until(deadline).await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::{agent::lifecycle::Wait, base::Gates};
+
+    #[tokio::test(start_paused = true)]
+    async fn an_envoy_that_cannot_be_started_ends_the_agent_whatever_else_is_asked() {
+        let (sender, events) = mpsc::channel(4);
+        let (reply, answered) = oneshot::channel();
+        sender.send(Event::Drain(reply)).await.unwrap();
+        let supervisor = Supervisor {
+            plan: Plan {
+                envoy: true,
+                inbound_only: true,
+                wait: Wait::Fixed(Duration::ZERO),
+                pre_drain: Duration::ZERO,
+                farewell: false,
+                force_on_signal: None,
+                restart: false,
+            },
+            envoy: Box::new(envoy::Config { binary: "/nonexistent/envoy".into(), ..envoy::Config::default() }),
+            waiting: None,
+            farewell: None,
+            admin: Admin::new(1),
+            own_ports: Vec::new(),
+            events,
+            server: Gates::default().gate("server", ""),
+            state: watch::Sender::new(State::default()),
+        };
+        let mut signals = Signals::install().unwrap();
+        let ended = tokio::time::timeout(Duration::from_secs(60), supervisor.run(&mut signals)).await;
+        assert_eq!(ended, Ok(127));
+        assert!(answered.await.is_err(), "nobody is left to answer");
     }
 }

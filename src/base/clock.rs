@@ -3,7 +3,10 @@
 //! Certificates live by wall time, timers by tokio's. Rooms that compare the two take a [`Clock`], so that a paused tokio clock
 //! moves both.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    sync::OnceLock,
+    time::{Duration, SystemTime},
+};
 
 use tokio::time::Instant;
 
@@ -34,6 +37,12 @@ impl Clock {
             Clock::Following { wall, start } => *wall + start.elapsed(),
         }
     }
+}
+
+/// When this process began: the time of the first call, which is `main`'s.
+pub fn process_start() -> SystemTime {
+    static START: OnceLock<SystemTime> = OnceLock::new();
+    *START.get_or_init(SystemTime::now)
 }
 
 /// `wait` after `now`, whatever number somebody wrote: one that no clock can hold is thirty years, as for tokio's timers.

@@ -9,7 +9,7 @@ mod gate;
 mod random;
 
 pub use backoff::{Backoff, Policy};
-pub use clock::{Clock, civil_date, later};
+pub use clock::{Clock, civil_date, later, process_start};
 pub use drain::{Drain, Trigger};
 pub use future::{BoxFuture, apart, first};
 pub use gate::{Gate, Gates};

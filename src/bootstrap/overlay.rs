@@ -7,13 +7,14 @@ use crate::config::{
 
 const VARIABLE: &str = "ISTIO_BOOTSTRAP_OVERRIDE";
 const PLACEHOLDER: &str = "$(HOST_IP)";
+const BRACKETED: &str = "[$(HOST_IP)]";
 /// What the kernel lets one argument of a program have (MAX_ARG_STRLEN), its final zero included.
 const LONGEST: usize = 128 * 1024;
 
 /// The file's content as JSON text; `None` where none is configured.
 ///
 /// A file that cannot be read, or is no YAML, only warns, as in Istio; YAML that is no mapping, or more than an argument can
-/// have, is an error, since Envoy could not start with it.
+/// have, is an error, since Envoy could not start with it. So is what is YAML but for an IPv6 address: the pod next door has it.
 pub(super) fn read(vars: &Vars, errors: &mut Errors) -> Option<String> {
     let path = vars.text(VARIABLE).filter(|path| !path.is_empty())?;
     let bytes = match std::fs::read(vars.path(path)) {
@@ -40,7 +41,7 @@ pub(super) fn read(vars: &Vars, errors: &mut Errors) -> Option<String> {
             vars.warn(format!("{VARIABLE}: {path}: {message}; Envoy starts without it"));
             None
         }
-        Err(OverrideError::NoMapping(message)) => {
+        Err(OverrideError::NoMapping(message) | OverrideError::Unquoted(message)) => {
             errors.add(VARIABLE, format!("{path}: {message}"));
             None
         }
@@ -54,6 +55,8 @@ pub enum OverrideError {
     Syntax(String),
     /// It is something else than a mapping: text in quotes, a list.
     NoMapping(String),
+    /// It is not YAML with an IPv6 address in place of `$(HOST_IP)`.
+    Unquoted(String),
 }
 
 /// An override as JSON, `$(HOST_IP)` filled in; `None` for an empty document.
@@ -61,7 +64,16 @@ pub enum OverrideError {
 /// # Errors
 /// What is wrong with it, and in which line.
 pub fn override_json(text: &str, host_ip: &str) -> Result<Option<String>, OverrideError> {
-    let node = Node::parse(&with_host_ip(text, host_ip)).map_err(|error| OverrideError::Syntax(error.to_string()))?;
+    let node = Node::parse(&with_host_ip(text, host_ip)).map_err(|error| {
+        let is_yaml_without = || Node::parse(&text.replace(BRACKETED, "x").replace(PLACEHOLDER, "x")).is_ok();
+        if host_ip.contains(':') && is_yaml_without() {
+            OverrideError::Unquoted(format!(
+                "{error}: an IPv6 address needs quotes around all of \"[{PLACEHOLDER}]:port\""
+            ))
+        } else {
+            OverrideError::Syntax(error.to_string())
+        }
+    })?;
     match node.value {
         Value::Null => Ok(None),
         Value::Map(_) => Ok(Some(node.to_json().to_string())),
@@ -75,7 +87,7 @@ fn with_host_ip(text: &str, host_ip: &str) -> String {
         return text.replace(PLACEHOLDER, host_ip);
     }
     let bracketed = format!("[{host_ip}]");
-    let text = text.replace("[$(HOST_IP)]", &bracketed);
+    let text = text.replace(BRACKETED, &bracketed);
     let mut out = String::with_capacity(text.len());
     for line in text.split_inclusive('\n') {
         out.push_str(&line_with_host_ip(line, &bracketed));
@@ -128,6 +140,34 @@ mod tests {
             let vars = Vars::from_pairs([(VARIABLE, path.to_str().unwrap())]);
             assert_eq!(read(&vars, &mut errors).is_none(), refused);
             assert_eq!(errors.0.iter().any(|error| error.message.contains("customConfigFile")), refused, "{errors}");
+        }
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn an_ipv6_address_without_quotes_is_an_error() {
+        for value in ["[$(HOST_IP):8126]", "[$(HOST_IP)]:8126"] {
+            let text = format!("tracing:\n  a: {value}\n");
+            let error = override_json(&text, "dead::beef").unwrap_err();
+            assert!(
+                matches!(&error, OverrideError::Unquoted(message) if message.contains("line 2") && message.contains("quotes")),
+                "{value}: {error:?}"
+            );
+        }
+        assert!(
+            matches!(override_json("a: [$(HOST_IP)", "dead::beef"), Err(OverrideError::Syntax(_))),
+            "no YAML anyway"
+        );
+        let path = std::env::temp_dir().join(format!("footman-unquoted-{}", std::process::id()));
+        std::fs::write(&path, "a: [$(HOST_IP):8126]").unwrap();
+        for (host_ip, refused) in [("dead::beef", true), ("10.0.0.1", false)] {
+            let mut errors = Errors::default();
+            let vars = Vars::from_pairs([(VARIABLE, path.to_str().unwrap()), ("HOST_IP", host_ip)]);
+            assert_eq!(
+                (read(&vars, &mut errors).is_none(), errors.0.len()),
+                (refused, usize::from(refused)),
+                "{host_ip}"
+            );
         }
         std::fs::remove_file(&path).unwrap();
     }

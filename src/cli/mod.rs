@@ -25,9 +25,9 @@ use std::{
     pin::Pin,
 };
 
-use log::error;
-
 use args::{Command, Typed};
+
+use crate::telemetry::log::write_last;
 
 /// Why a command did not succeed.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ pub async fn run(program: &str, words: Vec<OsString>) -> u8 {
                 let _ = writeln!(io::stderr(), "Error: {}", failure.message);
             }
             for line in failure.message.lines() {
-                error!("{line}");
+                write_last(line);
             }
             failure.code
         }

@@ -46,6 +46,8 @@ pub struct Config {
     pub ttl: u32,
     /// Answer PTR queries for addresses of the table.
     pub pointers: bool,
+    /// This machine's addresses.
+    pub addresses: Vec<IpAddr>,
 }
 
 /// One address to listen on.
@@ -87,6 +89,7 @@ impl Config {
             cache: cache(vars),
             ttl: u32::try_from(vars.count("FOOTMAN_DNS_TTL", TTL.into())).unwrap_or(TTL),
             pointers: vars.bool("FOOTMAN_DNS_PTR", false),
+            addresses: vars.ip_addresses().to_vec(),
         };
         errors.into_result(Some(config))
     }

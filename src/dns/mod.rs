@@ -128,7 +128,7 @@ impl Dns {
         }
         let own: Vec<SocketAddr> =
             sockets.iter().flat_map(|sockets| [sockets.address.udp, sockets.address.tcp]).collect();
-        servers.exclude(&own);
+        servers.exclude(own, config.addresses.clone());
         let forwarder = Forwarder::new(servers, config.forward);
         let service =
             Arc::new(Service::new(&config, forwarder, Metrics::new(registry), share(FORWARDS_SHARE, MAX_FORWARDS)));

@@ -37,6 +37,8 @@ pub struct Servers {
     instead: Vec<SocketAddr>,
     /// Addresses that are ourselves.
     own: Vec<SocketAddr>,
+    /// This machine's addresses, which a wildcard among those stands for.
+    machine: Vec<IpAddr>,
     conf: Conf,
     families: (bool, bool),
     stamp: Option<Stamp>,
@@ -64,6 +66,7 @@ impl Servers {
             port,
             instead: Vec::new(),
             own: Vec::new(),
+            machine: Vec::new(),
             conf: Conf::default(),
             families: (false, false),
             stamp: None,
@@ -83,9 +86,9 @@ impl Servers {
         self.instead = others.to_vec();
     }
 
-    /// Leaves out servers that are ourselves: a query sent there would come back for ever.
-    pub fn exclude(&mut self, own: &[SocketAddr]) {
-        self.own = own.to_vec();
+    /// Leaves out servers that are ourselves, at `own` on a machine with these addresses: a query sent there would come back for ever.
+    pub fn exclude(&mut self, own: Vec<SocketAddr>, machine: Vec<IpAddr>) {
+        (self.own, self.machine) = (own, machine);
     }
 
     /// The families of the servers in the file, whoever stands behind them: (some IPv4, some IPv6).
@@ -157,10 +160,10 @@ impl Servers {
     }
 
     fn is_own(&self, server: &SocketAddr) -> bool {
-        self.own.iter().any(|own| {
-            own.port() == server.port()
-                && (own.ip() == server.ip() || own.ip().is_unspecified() && server.ip().is_loopback())
-        })
+        let is_here = server.ip().is_loopback() || self.machine.contains(&server.ip());
+        self.own
+            .iter()
+            .any(|own| own.port() == server.port() && (own.ip() == server.ip() || own.ip().is_unspecified() && is_here))
     }
 
     fn read(&self) -> io::Result<Conf> {
@@ -276,14 +279,16 @@ mod tests {
     async fn we_are_no_server_of_ours() {
         let files = Files::new("nameserver 127.0.0.1\nnameserver 10.0.0.1\n");
         let mut servers = files.servers();
-        servers.exclude(&addresses(&["127.0.0.1:15053"]));
+        servers.exclude(addresses(&["127.0.0.1:15053"]), Vec::new());
         assert_eq!(servers.order(Instant::now()).len(), 2, "another port is somebody else");
-        servers.exclude(&addresses(&["127.0.0.1:53"]));
+        servers.exclude(addresses(&["127.0.0.1:53"]), vec!["10.0.0.1".parse().unwrap()]);
         assert_eq!(order(&mut servers), ["10.0.0.1"]);
-        servers.exclude(&addresses(&["0.0.0.0:53"]));
+        servers.exclude(addresses(&["0.0.0.0:53"]), vec!["10.0.0.2".parse().unwrap()]);
         assert_eq!(order(&mut servers), ["10.0.0.1"]);
-        servers.exclude(&addresses(&["10.0.0.1:53", "127.0.0.1:53"]));
+        servers.exclude(addresses(&["10.0.0.1:53", "127.0.0.1:53"]), Vec::new());
         assert!(order(&mut servers).is_empty());
+        servers.exclude(addresses(&["[::]:53"]), vec!["10.0.0.1".parse().unwrap()]);
+        assert!(order(&mut servers).is_empty(), "a wildcard is every address of the machine");
     }
 
     #[tokio::test]

@@ -14,6 +14,7 @@ use tokio::{
 };
 
 use super::{Admin, State};
+use crate::config::Vars;
 
 const CONFIGURED: &str =
     "/stats?usedonly&filter=^(cluster_manager\\.cds|listener_manager\\.lds)\\.(update_success|update_rejected)$";
@@ -40,6 +41,15 @@ pub struct Limits {
     pub configured: Duration,
     /// Whether the server is live; Istio's 3 s.
     pub live: Duration,
+}
+
+impl Limits {
+    /// `FOOTMAN_READINESS_TIMEOUT`, one value for both questions.
+    pub fn from_vars(vars: &Vars) -> Limits {
+        let standard = Limits::default();
+        let first = vars.duration("FOOTMAN_READINESS_TIMEOUT", standard.configured);
+        Limits { configured: first, live: first.max(standard.live) }
+    }
 }
 
 impl Default for Limits {

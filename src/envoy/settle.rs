@@ -5,30 +5,48 @@
 
 use log::warn;
 
-/// The query that gives the statistics for [`active_connections`].
+/// The query that gives the statistics for [`Active`].
 pub const QUERY: &str = "/stats?usedonly&filter=downstream_cx_active$";
 
 /// The statistic of a listener.
 const SUFFIX: &str = ".downstream_cx_active";
 
-/// Sum over the listeners for clients; `None` when Envoy has no such statistics. `own` are the ports of listeners that serve
-/// probes and scrapes.
-pub fn active_connections(stats: &str, own: &[u16]) -> Option<u64> {
-    if stats.trim().is_empty() {
-        return None;
+/// Counts line by line: a gateway has one for each of its listeners and each worker's share.
+#[derive(Debug)]
+pub struct Active<'a> {
+    /// Ports of listeners that serve probes and scrapes.
+    own: &'a [u16],
+    /// Sum over the listeners for clients; `None` when Envoy has no such statistics.
+    pub count: Option<u64>,
+}
+
+impl Active<'_> {
+    /// Before the first line.
+    pub fn new(own: &[u16]) -> Active<'_> {
+        Active { own, count: None }
     }
-    let counts = stats.lines().filter(|line| !line.trim().is_empty()).filter_map(|line| {
+
+    /// Takes one line.
+    pub fn line(&mut self, line: &str) {
+        if line.trim().is_empty() {
+            return;
+        }
+        let value = self.value(line).unwrap_or(0);
+        self.count = Some(self.count.unwrap_or(0).saturating_add(value));
+    }
+
+    /// What a line adds.
+    fn value(&self, line: &str) -> Option<u64> {
         let (name, value) = line.split_once(": ").or_else(|| {
             warn!("Envoy's statistics have a line that is none: {line:?}");
             None
         })?;
         let listener = name.trim().strip_prefix("listener.")?.strip_suffix(SUFFIX)?;
-        if !is_for_clients(listener, own) {
+        if !is_for_clients(listener, self.own) {
             return None;
         }
         value.trim().parse::<u64>().map_err(|_| warn!("{name} of Envoy's statistics is no number: {value:?}")).ok()
-    });
-    Some(counts.fold(0, u64::saturating_add))
+    }
 }
 
 /// Whether `listener`, named by its address, takes connections of clients.
@@ -53,6 +71,12 @@ mod tests {
     use super::*;
 
     const OWN: &[u16] = &[15021, 15090];
+
+    fn active_connections(stats: &str, own: &[u16]) -> Option<u64> {
+        let mut active = Active::new(own);
+        stats.lines().for_each(|line| active.line(line));
+        active.count
+    }
 
     fn stats(lines: &[(&str, &str)]) -> String {
         lines.iter().map(|(name, value)| format!("listener.{name}.downstream_cx_active: {value}\n")).collect()

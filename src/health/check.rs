@@ -1,8 +1,7 @@
 //! The check itself, with the texts that istiod shows.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use rustls::ClientConfig;
 use tokio::time::Instant;
 
 use crate::{
@@ -10,7 +9,7 @@ use crate::{
     config::HealthCheck,
     grpc::Code,
     net::http1::{Headers, Url},
-    probe::{self, GrpcError, Http, Redirects, Source},
+    probe::{self, GrpcError, Http, Source, Tls},
 };
 
 /// Who asks, when the configuration does not say.
@@ -28,7 +27,7 @@ enum Kind {
     Http {
         url: String,
         headers: Headers,
-        tls: Option<Arc<ClientConfig>>,
+        tls: Tls,
     },
     Tcp {
         host: String,
@@ -63,8 +62,7 @@ impl Check {
                 Kind::Http {
                     url: url(is_tls, &or_default(host), *port, path),
                     headers: request_headers(headers),
-                    // The settings are constant, and rustls takes them.
-                    tls: if is_tls { probe::tls_config(true).ok() } else { None },
+                    tls: Tls::new(true),
                 }
             }
         };
@@ -77,7 +75,7 @@ impl Check {
     /// Why the application is not healthy.
     pub async fn run(&self) -> Result<(), String> {
         match &self.kind {
-            Kind::Http { url, headers, tls } => self.http(url, headers, tls.clone()).await,
+            Kind::Http { url, headers, tls } => self.http(url, headers, tls).await,
             Kind::Tcp { host, port } => {
                 let connected = tokio::time::timeout(self.timeout, probe::tcp(host, *port, Source::Any)).await;
                 let connected = connected.map_err(|_| format!("dial tcp {host}:{port}: i/o timeout"))?;
@@ -92,12 +90,11 @@ impl Check {
         }
     }
 
-    async fn http(&self, url: &str, headers: &Headers, tls: Option<Arc<ClientConfig>>) -> Result<(), String> {
+    async fn http(&self, url: &str, headers: &Headers, tls: &Tls) -> Result<(), String> {
         let http = Http {
             url: Url::parse(url).map_err(|error| error.to_string())?,
             headers: headers.clone(),
             source: Source::Passthrough,
-            redirects: Redirects::Any,
             body: 0,
             tls,
             idle: None,
@@ -105,7 +102,11 @@ impl Check {
         };
         match http.get().await {
             Err(error) => Err(format!("Get {url:?}: {error}")),
-            Ok(answer) if (200..400).contains(&answer.status) => Ok(()),
+            Ok(answer) if (300..400).contains(&answer.status) => {
+                log::debug!(target: "healthcheck", "{url} redirects to another host, which is not asked: healthy");
+                Ok(())
+            }
+            Ok(answer) if (200..300).contains(&answer.status) => Ok(()),
             Ok(answer) => Err(format!("status code was not from [200,400), bad code {}", answer.status)),
         }
     }
@@ -160,6 +161,11 @@ fn request_headers(configured: &[(String, String)]) -> Headers {
 
 #[cfg(test)]
 mod tests {
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+    };
+
     use super::*;
 
     #[test]
@@ -177,6 +183,26 @@ mod tests {
         };
         assert!(run(None).await.contains("httpGet, tcpSocket, exec and grpc"));
         assert!(run(Some(HealthCheck::Exec(Vec::new()))).await.contains("exec.command"));
+    }
+
+    #[tokio::test]
+    async fn a_redirect_to_another_host_is_healthy_and_not_followed() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let check = HealthCheck::Http {
+            path: "/".to_owned(),
+            port: listener.local_addr().unwrap().port(),
+            host: String::new(),
+            scheme: String::new(),
+            headers: Vec::new(),
+        };
+        let check = Check::new(Some(&check), "127.0.0.1", Duration::from_secs(10));
+        let application = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let _ = stream.read(&mut [0; 1024]).await.unwrap();
+            let answer = "HTTP/1.1 302 Found\r\nLocation: http://outside.invalid/\r\nContent-Length: 0\r\n\r\n";
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        };
+        assert_eq!(tokio::join!(check.run(), application).0, Ok(()));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::{
     base::Drain,
     config::{Errors, ReadinessProbe, Vars},
     envoy::{Admin, Readiness, readiness::Limits},
-    wires::AppHealth,
+    wires::{AppHealth, Told},
 };
 
 /// What is checked, and how often.
@@ -28,8 +28,8 @@ pub struct Config {
     period: Duration,
     thresholds: Thresholds,
     check: Check,
-    /// Envoy's admin port, which has to be content before the application is asked; `None` without Envoy.
-    admin_port: Option<u16>,
+    /// Envoy's admin port, which has to be content before the application is asked, and how long it may take; `None` without Envoy.
+    envoy: Option<(u16, Limits)>,
 }
 
 /// The checker.
@@ -49,11 +49,12 @@ impl Config {
         let legacy_localhost = vars.bool("REWRITE_PROBE_LEGACY_LOCALHOST_DESTINATION", false);
         let address = vars.ip_addresses().first().filter(|_| !legacy_localhost);
         let host = address.map_or_else(|| "localhost".to_owned(), ToString::to_string);
-        let admin_port = (!vars.bool("DISABLE_ENVOY", false)).then_some(vars.proxy().proxy_admin_port);
-        Ok(Some(Config::new(probe, &host, admin_port)))
+        let envoy =
+            (!vars.bool("DISABLE_ENVOY", false)).then(|| (vars.proxy().proxy_admin_port, Limits::from_vars(vars)));
+        Ok(Some(Config::new(probe, &host, envoy)))
     }
 
-    fn new(probe: &ReadinessProbe, host: &str, admin_port: Option<u16>) -> Config {
+    fn new(probe: &ReadinessProbe, host: &str, envoy: Option<(u16, Limits)>) -> Config {
         let or = |value: i64, default: u64| u64::try_from(value).ok().filter(|value| *value > 0).unwrap_or(default);
         let seconds = |value, default| Duration::from_secs(or(value, default));
         Config {
@@ -61,15 +62,33 @@ impl Config {
             period: seconds(probe.period_seconds, 10),
             thresholds: Thresholds::new(or(probe.success_threshold, 1), or(probe.failure_threshold, 1)),
             check: Check::new(probe.check.as_ref(), host, seconds(probe.timeout_seconds, 1)),
-            admin_port,
+            envoy,
         }
     }
 }
 
+/// Reports the workload as unhealthy before its proxy drains (`FOOTMAN_UNHEALTHY_ON_DRAIN`).
+#[derive(Debug, Clone)]
+pub struct Farewell(watch::Sender<Option<AppHealth>>);
+
+impl Farewell {
+    /// Until istiod has been told.
+    pub async fn tell(&self) {
+        let told = Told::default();
+        self.0.send_replace(Some(AppHealth::Leaving(told.clone())));
+        told.wait().await;
+    }
+}
+
 impl Health {
+    /// What has the last word; nothing that this checker finds is reported after it.
+    pub fn farewell(&self) -> Farewell {
+        Farewell(self.published.clone())
+    }
+
     /// A checker that publishes on `published`.
     pub fn new(config: Config, published: watch::Sender<Option<AppHealth>>) -> Health {
-        let envoy = config.admin_port.map(|port| Readiness::new(Admin::new(port), Limits::default()));
+        let envoy = config.envoy.map(|(port, limits)| Readiness::new(Admin::new(port), limits));
         Health { config, envoy, published }
     }
 
@@ -94,8 +113,15 @@ impl Health {
                 AppHealth::Unhealthy(reason) => {
                     log::warn!(target: "healthcheck", "the application is unhealthy: {reason}");
                 }
+                AppHealth::Leaving(_) => {}
             }
-            self.published.send_replace(Some(health));
+            self.published.send_if_modified(|current| {
+                let stays = !matches!(current, Some(AppHealth::Leaving(_)));
+                if stays {
+                    *current = Some(health);
+                }
+                stays
+            });
         }
     }
 

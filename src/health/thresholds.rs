@@ -61,7 +61,7 @@ mod tests {
         let decision = |outcome| {
             let outcome = if outcome == '+' { Ok(()) } else { Err("why".to_owned()) };
             match thresholds.observe(outcome) {
-                None => '.',
+                None | Some(AppHealth::Leaving(_)) => '.',
                 Some(AppHealth::Healthy) => 'H',
                 Some(AppHealth::Unhealthy(reason)) => {
                     assert_eq!(&*reason, "why");

@@ -1,6 +1,6 @@
 //! An HTTP or HTTPS check: one GET, redirects within the host, the beginning of the body.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rustls::ClientConfig;
 use tokio::time::{Duration, Instant, timeout_at};
@@ -30,25 +30,14 @@ pub struct Http<'a> {
     pub headers: Headers,
     /// Where its connections come from.
     pub source: Source,
-    /// What is done about redirects.
-    pub redirects: Redirects,
     /// How much of the body is wanted, bytes.
     pub body: usize,
-    /// How TLS is spoken; see [`tls_config`].
-    pub tls: Option<Arc<ClientConfig>>,
+    /// How TLS is spoken, which a redirect may ask for as well.
+    pub tls: &'a Tls,
     /// Where the connection is kept for the next check; `None` closes it.
     pub idle: Option<&'a Idle>,
     /// When the check has to be over. What has come of the body by then counts.
     pub deadline: Option<Instant>,
-}
-
-/// Which redirects are followed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Redirects {
-    /// Those to the host of the first request; another one is the answer (kubelet's rule).
-    SameHost,
-    /// All.
-    Any,
 }
 
 /// The answer of the application.
@@ -70,17 +59,31 @@ enum Connection {
     Http2(Box<http2::Connection>),
 }
 
-/// TLS as probes speak it: any certificate is believed, as the kubelet does. `http2` offers HTTP/2 and 1.1, else nothing is offered.
-///
-/// # Errors
-/// When rustls refuses the settings.
-pub fn tls_config(http2: bool) -> Result<Arc<ClientConfig>, tls::Error> {
-    let protocol = if http2 { Protocol::Any } else { Protocol::Unsaid };
-    tls::client_config(&Roots::Unverified, None, Policy::Default, protocol)
+/// TLS as probes speak it: any certificate is believed, as the kubelet does. Costs nothing before the first use.
+#[derive(Debug, Clone)]
+pub struct Tls {
+    http2: bool,
+    config: OnceLock<Arc<ClientConfig>>,
+}
+
+impl Tls {
+    /// `http2` offers HTTP/2 and 1.1, else nothing is offered.
+    pub fn new(http2: bool) -> Tls {
+        Tls { http2, config: OnceLock::new() }
+    }
+
+    fn config(&self) -> Result<Arc<ClientConfig>, tls::Error> {
+        if let Some(config) = self.config.get() {
+            return Ok(Arc::clone(config));
+        }
+        let protocol = if self.http2 { Protocol::Any } else { Protocol::Unsaid };
+        let config = tls::client_config(&Roots::Unverified, None, Policy::Default, protocol)?;
+        Ok(Arc::clone(self.config.get_or_init(|| config)))
+    }
 }
 
 impl Http<'_> {
-    /// Carries out the check.
+    /// Carries out the check. Redirects within the host of the first request are followed; another one is the answer (kubelet's rule).
     ///
     /// # Errors
     /// When there is no answer in time, it is no HTTP, or it redirects too often.
@@ -94,7 +97,7 @@ impl Http<'_> {
             let redirected = matches!(answer.status, 301 | 302 | 303 | 307 | 308);
             let Some(location) = location.filter(|_| redirected) else { return Ok(answer) };
             let next = request.url.join(&location)?;
-            if self.redirects == Redirects::SameHost && !next.host.eq_ignore_ascii_case(&self.url.host) {
+            if !next.host.eq_ignore_ascii_case(&self.url.host) {
                 return Ok(answer);
             }
             // A Host of its own belongs to the first request; an absolute location names another one.
@@ -127,9 +130,9 @@ impl Http<'_> {
         if !url.tls {
             return Ok(Connection::Http1(Box::new(tcp)));
         }
-        let config = self.tls.clone().ok_or_else(|| Error::Url(format!("{url}: no TLS here")))?;
-        let connected = tls::connect_any(Box::new(tcp), config, &url.host).await;
-        match connected.map_err(|error| Error::Tls(url.peer(), error))? {
+        let failed = |error| Error::Tls(url.peer(), error);
+        let config = self.tls.config().map_err(failed)?;
+        match tls::connect_any(Box::new(tcp), config, &url.host).await.map_err(failed)? {
             (io, true) => Ok(Connection::Http2(Box::new(http2::Connection::open(io).await?))),
             (io, false) => Ok(Connection::Http1(io)),
         }

@@ -12,5 +12,5 @@ pub use self::{
     dial::{Source, tcp},
     exec::{ExecError, exec},
     grpc::{GrpcError, grpc},
-    http::{Answer, Http, Idle, Redirects, tls_config},
+    http::{Answer, Http, Idle, Tls},
 };

@@ -1,12 +1,12 @@
 //! Child processes: spawn, wait, signal, and the reaping that PID 1 owes to everybody else's orphans.
 //!
-//! `envoy` and `probe` start their children here and nowhere else: one `waitpid` serves them all, so that the reaping of orphans
+//! `envoy` and `probe` start their children here and nowhere else: one place waits for them all, so that the reaping of orphans
 //! never takes an exit status that somebody waits for. Nothing here knows what the children are.
 
 use std::{
     collections::BTreeMap,
     io,
-    os::unix::process::{CommandExt, ExitStatusExt},
+    os::unix::process::CommandExt,
     process::{Command, ExitStatus},
     sync::{Mutex, MutexGuard, PoisonError},
 };
@@ -16,7 +16,7 @@ use nix::{
     sys::{
         resource::{Resource, getrlimit, setrlimit},
         signal::{Signal, kill, killpg},
-        wait::{WaitPidFlag, WaitStatus, waitpid},
+        wait::{Id, WaitPidFlag, waitid, waitpid},
     },
     unistd::{Pid, getpid},
 };
@@ -28,11 +28,9 @@ use crate::base::Drain;
 /// has been reaped.
 static CHILDREN: Mutex<BTreeMap<i32, Entry>> = Mutex::new(BTreeMap::new());
 
-/// The bit of a wait status that tells of a core dump (wait(2), WCOREDUMP).
-const CORE_DUMPED: i32 = 0x80;
-
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Entry {
+    process: std::process::Child,
     status: Option<ExitStatus>,
     abandoned: bool,
 }
@@ -59,10 +57,11 @@ pub fn spawn(command: &mut Command) -> io::Result<Child> {
 pub fn spawn_piped(command: &mut Command) -> io::Result<(Child, Pipes)> {
     // The lock is held across the spawn: nobody may reap before the child is known.
     let mut children = children();
-    let child = command.process_group(0).spawn()?;
-    let pid = Pid::from_raw(i32::try_from(child.id()).map_err(io::Error::other)?);
-    children.insert(pid.as_raw(), Entry::default());
-    Ok((Child { pid, ended: false }, Pipes { stdout: child.stdout, stderr: child.stderr }))
+    let mut process = command.process_group(0).spawn()?;
+    let pid = Pid::from_raw(i32::try_from(process.id()).map_err(io::Error::other)?);
+    let pipes = Pipes { stdout: process.stdout.take(), stderr: process.stderr.take() };
+    children.insert(pid.as_raw(), Entry { process, status: None, abandoned: false });
+    Ok((Child { pid, ended: false }, pipes))
 }
 
 /// The ends of a child's pipes that stay here.
@@ -177,37 +176,53 @@ fn children() -> MutexGuard<'static, BTreeMap<i32, Entry>> {
 /// Fetches the status of every child that has ended: all children as PID 1, else only those that were started here.
 fn reap() {
     let mut children = children();
+    look(&mut children);
     if is_init() {
-        while collect(&mut children, Pid::from_raw(-1)) {}
-    } else {
-        let running: Vec<i32> =
-            children.iter().filter(|(_, entry)| entry.status.is_none()).map(|(pid, _)| *pid).collect();
-        for pid in running {
-            collect(&mut children, Pid::from_raw(pid));
-        }
+        while reap_one(&mut children) {}
     }
     children.retain(|_, entry| !(entry.abandoned && entry.status.is_some()));
 }
 
-/// One `waitpid`; whether it collected anybody.
-fn collect(children: &mut BTreeMap<i32, Entry>, pid: Pid) -> bool {
-    let (pid, raw) = match waitpid(pid, Some(WaitPidFlag::WNOHANG)) {
-        Ok(WaitStatus::Exited(pid, code)) => (pid, code << 8),
-        Ok(WaitStatus::Signaled(pid, signal, dumped)) => (pid, signal as i32 | if dumped { CORE_DUMPED } else { 0 }),
-        Err(Errno::ECHILD) if pid.as_raw() > 0 => {
-            children.remove(&pid.as_raw());
-            return false;
+/// Fetches what those that were started here have to tell; whether one of them has ended. By std, which knows every status: nix has
+/// no name for real-time signals and loses the status of whom one has killed.
+fn look(children: &mut BTreeMap<i32, Entry>) -> bool {
+    let mut ended = false;
+    children.retain(|_, entry| {
+        if entry.status.is_some() {
+            return true;
         }
-        Ok(_) | Err(_) => return false,
-    };
-    if let Some(entry) = children.get_mut(&pid.as_raw()) {
-        entry.status = Some(ExitStatus::from_raw(raw));
+        let status = entry.process.try_wait();
+        entry.status = status.as_ref().copied().unwrap_or_default();
+        ended |= entry.status.is_some();
+        // Somebody else has taken the status.
+        !status.is_err_and(|error| error.raw_os_error() == Some(Errno::ECHILD as i32))
+    });
+    ended
+}
+
+/// Lets one child go that has ended, whoever started it; whether there was one.
+fn reap_one(children: &mut BTreeMap<i32, Entry>) -> bool {
+    match waitid(Id::All, WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT) {
+        Ok(status) => match status.pid() {
+            None => false,
+            // An orphan, which may have got the id of one whose status still waits for its owner.
+            Some(pid) if children.get(&pid.as_raw()).is_none_or(|entry| entry.status.is_some()) => {
+                waitpid(pid, Some(WaitPidFlag::WNOHANG)).is_ok()
+            }
+            Some(_) => look(children),
+        },
+        // A real-time signal has killed it, and nix does not say whom: an orphan, when it is nobody of ours.
+        Err(Errno::EINVAL) => {
+            look(children) || !matches!(waitpid(None, Some(WaitPidFlag::WNOHANG)), Err(Errno::ECHILD))
+        }
+        Err(_) => false,
     }
-    true
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
     use nix::libc;
 
     use super::*;
@@ -229,6 +244,11 @@ mod tests {
         let mut child = shell("kill -SEGV $$");
         assert_eq!(child.wait().await.unwrap().signal(), Some(libc::SIGSEGV));
         assert_eq!(child.wait().await.unwrap().signal(), Some(libc::SIGSEGV), "asked again");
+    }
+
+    #[tokio::test]
+    async fn death_by_a_real_time_signal_is_told() {
+        assert_eq!(shell("kill -40 $$").wait().await.unwrap().signal(), Some(40));
     }
 
     #[tokio::test]

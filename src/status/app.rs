@@ -3,16 +3,15 @@
 //! The answer is the application's: its status, the beginning of its body, none of its headers. The reason of a failure is logged in
 //! scope `probes` and not shown to the caller.
 
-use std::{collections::BTreeMap, fmt::Display, future::Future, io, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt::Display, future::Future, io, time::Duration};
 
-use rustls::ClientConfig;
 use tokio::time::Instant;
 
 use super::probers::{Check, Probers};
 use crate::{
     base::later,
     net::http1::{Error, Headers, Url, server::Request},
-    probe::{self, Http, Idle, Redirects, Source},
+    probe::{self, Http, Idle, Source, Tls},
 };
 
 /// How much of an application's body is passed on: what fits into a pod's events; Istio's and the kubelet's limit.
@@ -40,7 +39,7 @@ pub struct Config {
 /// Carries out probes.
 pub struct Applications {
     config: Config,
-    tls: Option<Arc<ClientConfig>>,
+    tls: Tls,
     /// Kept connections by prober, where they are kept.
     idle: BTreeMap<String, Idle>,
 }
@@ -61,12 +60,9 @@ pub enum Outcome {
 impl Applications {
     /// Ready for probes.
     pub fn new(config: Config) -> Applications {
-        let needs_tls = config.probers.values().any(|prober| matches!(prober.check, Check::Http { tls: true, .. }));
-        // The settings are constant, and rustls takes them; should it not, HTTPS probes fail and say so.
-        let tls = if needs_tls { probe::tls_config(config.http2).ok() } else { None };
         let paths = config.probers.keys().filter(|_| config.keep_alive);
         let idle = paths.map(|path| (path.clone(), Idle::default())).collect();
-        Applications { config, tls, idle }
+        Applications { tls: Tls::new(config.http2), config, idle }
     }
 
     /// Carries out the probe of that name, which is a path.
@@ -86,9 +82,8 @@ impl Applications {
                     url,
                     headers: self.headers(&request.headers, port),
                     source: Source::Passthrough,
-                    redirects: Redirects::SameHost,
                     body: MAX_BODY,
-                    tls: self.tls.clone(),
+                    tls: &self.tls,
                     idle: self.idle.get(name),
                     deadline: (!prober.timeout.is_zero()).then(|| later(Instant::now(), prober.timeout)),
                 });
@@ -149,7 +144,49 @@ async fn within<T>(timeout: Duration, connecting: impl Future<Output = io::Resul
 
 #[cfg(test)]
 mod tests {
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+    };
+    use tokio_rustls::TlsAcceptor;
+
     use super::*;
+    use crate::{net::tls::testing, status::probers};
+
+    #[tokio::test]
+    async fn follows_from_http_to_https_of_the_same_host() {
+        let plain = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let secure = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = |listener: &TcpListener| listener.local_addr().unwrap().port();
+        let probers = format!(r#"{{"/app-health/a/livez":{{"httpGet":{{"port":{}}}}}}}"#, port(&plain));
+        let probers = probers::parse(&probers).unwrap();
+        let applications = Applications::new(Config { probers, host: "127.0.0.1".to_owned(), ..Config::default() });
+        let application = async {
+            let mut head = [0; 1024];
+            let (mut stream, _) = plain.accept().await.unwrap();
+            let _ = stream.read(&mut head).await.unwrap();
+            let location = format!("Location: https://127.0.0.1:{}/", port(&secure));
+            let answer = format!("HTTP/1.1 302 Found\r\n{location}\r\nContent-Length: 0\r\n\r\n");
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            let (stream, _) = secure.accept().await.unwrap();
+            let mut stream = TlsAcceptor::from(testing::server(|_| {}).1).accept(stream).await.unwrap();
+            let _ = stream.read(&mut head).await.unwrap();
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await.unwrap();
+            std::future::pending().await
+        };
+        let request = Request {
+            method: "GET".to_owned(),
+            path: "/app-health/a/livez".to_owned(),
+            query: None,
+            headers: Headers::default(),
+            peer: None,
+        };
+        let outcome = tokio::select! {
+            outcome = applications.probe("/app-health/a/livez", &request) => outcome,
+            () = application => unreachable!("it serves on"),
+        };
+        assert_eq!(outcome, Outcome::Answered(200, b"ok".to_vec()));
+    }
 
     #[test]
     fn host_shows_the_applications_port() {

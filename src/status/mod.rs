@@ -19,7 +19,7 @@ mod routes;
 mod scrape;
 pub mod targets;
 
-use std::{fmt, io, net::SocketAddr, path::PathBuf, sync::Arc, time::SystemTime};
+use std::{fmt, io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use tokio::sync::{mpsc, watch};
 
@@ -27,11 +27,11 @@ use self::{
     app::Applications, control::Control, debug::Debug, grpc_bootstrap::GrpcBootstrap, ready::Ready, scrape::Scraper,
 };
 use crate::{
-    base::{Drain, Gates},
+    base::{Drain, Gates, process_start},
     config::{Errors, Role, Vars},
     envoy::{self, Admin, Readiness, readiness},
     net::{
-        http1::server::{Limits, Server, Service},
+        http1::server::{Limits, Server, Service, serve_one},
         uds,
     },
     telemetry::{metrics::Registry, pages::Pages},
@@ -113,7 +113,7 @@ impl Config {
         let control_socket = vars.text_or("FOOTMAN_CONTROL_SOCKET", "");
         let config = Config {
             port: proxy.status_port,
-            envoy: has_envoy.then(|| (proxy.proxy_admin_port, readiness_limits(vars))),
+            envoy: has_envoy.then(|| (proxy.proxy_admin_port, readiness::Limits::from_vars(vars))),
             grpc_bootstrap: (!bootstrap.is_empty()).then(|| vars.path(&bootstrap)),
             probes: app::Config {
                 probers,
@@ -136,13 +136,6 @@ impl Config {
     }
 }
 
-/// How long Envoy's admin port may take, one value for both questions; Istio's are 1 s and 3 s.
-fn readiness_limits(vars: &Vars) -> readiness::Limits {
-    let standard = readiness::Limits::default();
-    let first = vars.duration("FOOTMAN_READINESS_TIMEOUT", standard.configured);
-    readiness::Limits { configured: first, live: first.max(standard.live) }
-}
-
 impl Bound {
     /// Binds the port on all addresses, and the control socket where one is asked for.
     ///
@@ -156,7 +149,7 @@ impl Bound {
         let bootstrap = config.grpc_bootstrap.clone().map(GrpcBootstrap::new);
         let registry = &sources.registry;
         let status = Status {
-            ready: Ready::new(envoy, bootstrap, sources.gates, registry, SystemTime::now()),
+            ready: Ready::new(envoy, bootstrap, sources.gates, registry, process_start()),
             scraper: Scraper::new(config.scrape.clone(), registry.clone()),
             applications: Applications::new(config.probes.clone()),
             control: Control(sources.events),
@@ -186,8 +179,14 @@ impl Bound {
     }
 }
 
+/// How long a silent client may hold the control socket, which serves one at a time.
+const CONTROL_IDLE: Duration = Duration::from_secs(5);
+/// Pause after a failed accept on the control socket: no descriptor is left for a moment.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
 /// Takes control requests, one connection at a time.
 async fn serve_socket(socket: &uds::Listener, control: Arc<dyn Service>, mut drain: Drain) {
+    let limits = Limits { idle: CONTROL_IDLE, ..Limits::default() };
     loop {
         let accepted = tokio::select! {
             () = drain.started() => return,
@@ -195,13 +194,12 @@ async fn serve_socket(socket: &uds::Listener, control: Arc<dyn Service>, mut dra
         };
         match accepted {
             Ok(stream) if control::is_owner(&stream) => {
-                crate::net::http1::server::serve_one(Box::new(stream), &*control, &Limits::default(), drain.clone())
-                    .await;
+                serve_one(Box::new(stream), &*control, &limits, drain.clone()).await;
             }
             Ok(_) => log::warn!("control socket {}: a process of another user was refused", socket.path().display()),
             Err(error) => {
                 log::warn!("control socket {}: {error}", socket.path().display());
-                return;
+                tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
     }
@@ -221,6 +219,31 @@ impl std::error::Error for Error {
         match self {
             Error::Port(error) => Some(error),
             Error::Socket(error) => Some(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{io::AsyncWriteExt, net::UnixStream};
+
+    use super::*;
+    use crate::base::{Trigger, random_u64};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_client_does_not_hold_the_control_socket() {
+        let path = std::env::temp_dir().join(format!("footman-control-{:x}", random_u64()));
+        let socket = uds::bind(&path, 0o600).unwrap();
+        let (sender, mut events) = mpsc::channel(1);
+        let (_trigger, drain) = Trigger::new();
+        let _silent = UnixStream::connect(&path).await.unwrap();
+        let mut second = UnixStream::connect(&path).await.unwrap();
+        second.write_all(b"POST /quitquitquit HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        tokio::select! {
+            () = serve_socket(&socket, Arc::new(Control(sender)), drain) => unreachable!("it serves on"),
+            event = tokio::time::timeout(CONTROL_IDLE * 2, events.recv()) => {
+                assert!(matches!(event, Ok(Some(Event::Quit))), "{event:?}");
+            }
         }
     }
 }

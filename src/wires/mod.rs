@@ -7,6 +7,6 @@ mod identity;
 pub mod names;
 
 pub use event::Event;
-pub use health::AppHealth;
+pub use health::{AppHealth, Told};
 pub use identity::{Leaf, PrivateKey, Snapshot, Source, TrustBundle, Workload};
 pub use names::{NameEntry, NameTable, NameTableError, NamesPublisher, NamesReceiver};

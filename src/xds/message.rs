@@ -30,6 +30,7 @@ pub fn health(kind: Kind, health: &AppHealth) -> Bytes {
     match health {
         AppHealth::Healthy => request(kind, HEALTH, "", "", None),
         AppHealth::Unhealthy(reason) => request(kind, HEALTH, "", "", Some(reason)),
+        AppHealth::Leaving(_) => request(kind, HEALTH, "", "", Some("the proxy is terminating")),
     }
 }
 

@@ -179,10 +179,12 @@ impl<'a> Requests<'a> {
 
     async fn report(&mut self) -> Result<(), Refused> {
         let health = self.health.borrow_and_update().clone();
-        match health {
-            Some(health) => self.own(HEALTH, message::health(self.stream.kind, &health)).await,
-            None => Ok(()),
+        let Some(health) = health else { return Ok(()) };
+        self.own(HEALTH, message::health(self.stream.kind, &health)).await?;
+        if let AppHealth::Leaving(told) = health {
+            told.done();
         }
+        Ok(())
     }
 
     /// Sends the answer that has waited longest, taken only when istiod reads: until then a newer one may replace it.

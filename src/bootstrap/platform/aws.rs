@@ -1,12 +1,19 @@
 //! Amazon's instance metadata service, version 2 where it gives a token, else version 1.
 
+use std::time::Duration;
+
 use tokio::time::Instant;
 
-use super::{Platform, REQUEST, reachable, text};
+use super::{Platform, reachable, text};
 use crate::net::http1::client::Request;
 
 /// Seconds that the token lives; it is used at once.
 const TOKEN_LIFE: &str = "60";
+
+/// How long the service may take to accept a connection, and to give a token. It is on the machine itself and answers within
+/// milliseconds (Istio waits for 100 ms, too little under load); but a network policy may drop what is sent to it, and a hop limit of 1
+/// loses its tokens.
+pub(super) const PATIENCE: Duration = Duration::from_millis(300);
 
 /// Whether this is an instance with Amazon's service.
 pub(super) async fn is_there(server: &str, deadline: Instant) -> bool {
@@ -15,8 +22,9 @@ pub(super) async fn is_there(server: &str, deadline: Instant) -> bool {
 }
 
 pub(super) async fn ask(servers: &[String], deadline: Instant) -> Platform {
-    let patience = deadline.min(Instant::now() + REQUEST);
-    let Some(server) = reachable(servers, patience).await else { return Platform::default() };
+    let Some(server) = reachable(servers, deadline.min(Instant::now() + PATIENCE)).await else {
+        return Platform::default();
+    };
     let token = token(server, deadline).await;
     let (region, zone, instance) = tokio::join!(
         get(server, "meta-data/placement/region", &token, deadline),
@@ -43,7 +51,7 @@ async fn token(server: &str, deadline: Instant) -> String {
         request.method = "PUT".into();
         request.header("X-aws-ec2-metadata-token-ttl-seconds", TOKEN_LIFE)
     });
-    text(request, deadline).await.unwrap_or_default()
+    text(request, deadline.min(Instant::now() + PATIENCE)).await.unwrap_or_default()
 }
 
 async fn get(server: &str, path: &str, token: &str, deadline: Instant) -> Option<String> {

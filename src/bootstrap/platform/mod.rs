@@ -2,7 +2,7 @@
 //!
 //! `agent` runs [`detect`] while the other rooms start. A metadata server that answers gets up to five seconds; where nothing
 //! speaks for a cloud (no DMI strings, no variable) its address has a few milliseconds to accept a connection, so that a node
-//! without one does not start later.
+//! without one does not start later, and Amazon's a few more, so that a pod which may not ask it hardly does.
 
 mod aws;
 mod azure;
@@ -15,7 +15,7 @@ use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 use tokio::time::Instant;
 
 use crate::{
-    base::apart,
+    base::{BoxFuture, apart, first},
     config::{Errors, Vars},
     net::{dial, http1::client::Request},
 };
@@ -105,8 +105,13 @@ async fn look(config: &Config, deadline: Instant) -> Choice {
     if vendor.contains("Microsoft Corporation") {
         return Choice::Azure;
     }
-    let is_known = vendor.contains("Amazon") || firmware("product_name").starts_with("Google");
-    let patience = if is_known { deadline } else { Instant::now() + GRACE };
+    let patience = if vendor.contains("Amazon") {
+        Instant::now() + aws::PATIENCE
+    } else if firmware("product_name").starts_with("Google") {
+        deadline
+    } else {
+        Instant::now() + GRACE
+    };
     let Some(server) = reachable(&config.servers, patience).await else { return Choice::Nothing };
     let (google, amazon) = tokio::join!(gcp::is_there(server, deadline), aws::is_there(server, deadline));
     match (google, amazon) {
@@ -116,13 +121,19 @@ async fn look(config: &Config, deadline: Instant) -> Choice {
     }
 }
 
-/// The first server that accepts a connection.
+/// The first server that accepts a connection; all are asked at once, so that a silent one takes no time from the others.
 async fn reachable(servers: &[String], deadline: Instant) -> Option<&str> {
+    let mut dials: Vec<BoxFuture<'_, Option<&str>>> = Vec::new();
     for server in servers {
-        let Ok((host, port)) = crate::config::split_host_port(server) else { continue };
-        let Ok(port) = port.parse() else { continue };
-        if dial::tcp(host, port, deadline).await.is_ok() {
-            return Some(server);
+        dials.push(Box::pin(async move {
+            let (host, port) = crate::config::split_host_port(server).ok()?;
+            dial::tcp(host, port.parse().ok()?, deadline).await.ok().map(|_| server.as_str())
+        }));
+    }
+    while !dials.is_empty() {
+        let reached = first(&mut dials).await;
+        if reached.is_some() {
+            return reached;
         }
     }
     None

@@ -7,6 +7,9 @@ use tokio::{
 
 use super::*;
 
+/// The body of an answer that never arrives.
+const LOST: &str = "lost";
+
 /// Answers requests by path; anything else with 404. Tells in its last field what it was asked.
 struct Server {
     address: String,
@@ -19,6 +22,7 @@ impl Server {
         let address = listener.local_addr().unwrap().to_string();
         let (told, asked) = tokio::sync::mpsc::unbounded_channel();
         tokio::spawn(async move {
+            let mut held = Vec::new();
             loop {
                 let (mut stream, _) = listener.accept().await.unwrap();
                 let mut head = Vec::new();
@@ -31,6 +35,10 @@ impl Server {
                 let head = String::from_utf8(head).unwrap();
                 let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
                 let answer = answers.iter().find(|(known, _)| *known == path);
+                if answer.is_some_and(|(_, body)| *body == LOST) {
+                    held.push(stream);
+                    continue;
+                }
                 let (status, body) = answer.map_or(("404 Not Found", ""), |(_, body)| ("200 OK", *body));
                 let length = body.len();
                 let reply = format!(
@@ -154,8 +162,8 @@ async fn nothing_there_takes_no_time() {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_silent_address_is_given_up() {
+/// An address that answers nobody who connects, as long as the connections to it live.
+async fn silence() -> (String, impl Sized) {
     // Once its queue is full the kernel answers no further connection.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -165,10 +173,45 @@ async fn a_silent_address_is_given_up() {
     while let Ok(connected) = tokio::time::timeout(GRACE, tokio::net::TcpStream::connect(address)).await {
         waiting.push(connected.unwrap());
     }
-    let config = config(Choice::Detect, &address.to_string(), &[]);
+    (address.to_string(), (listener, waiting))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_address_is_given_up() {
+    let (address, _connections) = silence().await;
+    let dmi = std::env::temp_dir().join(format!("footman-dmi-{}", std::process::id()));
+    std::fs::create_dir_all(&dmi).unwrap();
+    std::fs::write(dmi.join("sys_vendor"), "Amazon EC2\n").unwrap();
+    for (choice, dmi, limit) in [
+        (Choice::Detect, "/nonexistent".into(), GRACE),
+        (Choice::Detect, dmi.clone(), aws::PATIENCE),
+        (Choice::Aws, dmi.clone(), aws::PATIENCE),
+    ] {
+        let config = Config { dmi, ..config(choice, &address, &[]) };
+        let before = Instant::now();
+        assert_eq!(detect(&config).await, Platform::default());
+        assert!(before.elapsed() <= limit + Duration::from_millis(1), "{choice:?}: {:?}", before.elapsed());
+    }
+    std::fs::remove_dir_all(dmi).unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_address_does_not_hide_the_other_one() {
+    let ((silent, _connections), live) = (silence().await, Server::start("", AWS).await);
+    let mut config = config(Choice::Aws, &silent, &[]);
+    config.servers.push(live.address.clone());
+    assert_eq!(detect(&config).await.metadata["aws_region"], "us-west-2");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_that_is_lost_costs_little() {
+    const ANSWERS: &[(&str, &str)] = &[("/latest/api/token", LOST), AWS[2]];
+    let mut server = Server::start("", ANSWERS).await;
     let before = Instant::now();
-    assert_eq!(detect(&config).await, Platform::default());
-    assert!(before.elapsed() <= GRACE + Duration::from_millis(1), "{:?}", before.elapsed());
+    let platform = detect(&config(Choice::Aws, &server.address, &[])).await;
+    assert_eq!(pairs(&platform), "aws_region=us-west-2");
+    assert!(before.elapsed() <= aws::PATIENCE + Duration::from_millis(1), "{:?}", before.elapsed());
+    assert!(server.requests().len() >= 3);
 }
 
 #[test]

@@ -178,8 +178,11 @@ impl Body {
                 Step::End => return Ok(None),
                 Step::More => {}
             }
-            if fill(&mut self.io, &mut self.buffer, self.deadline).await? == 0 {
-                return if self.framing == Framing::UntilClose { Ok(None) } else { Err(Error::Closed) };
+            match fill(&mut self.io, &mut self.buffer, self.deadline).await {
+                // Over TLS old servers close without a goodbye (`Closed`), which Go's client takes for the end as well.
+                Ok(0) | Err(Error::Closed) if self.framing == Framing::UntilClose => return Ok(None),
+                Ok(0) => return Err(Error::Closed),
+                read => drop(read?),
             }
         }
     }

@@ -201,7 +201,7 @@ impl Stream {
         if exhausted { Err(io::Error::other("the keys of this connection are used up")) } else { Ok(()) }
     }
 
-    /// Reads what the socket has. Its end before the server's goodbye is an error.
+    /// Reads what the socket has. Its end before the server's goodbye is an error, `UnexpectedEof` between two records.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.fit();
         let mut read = ReadBuf::new(&mut self.input[self.end..]);
@@ -209,7 +209,9 @@ impl Stream {
         let count = read.filled().len();
         if count == 0 {
             let message = "peer closed connection without sending TLS close_notify";
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::UnexpectedEof, message)));
+            let within = self.start < self.end;
+            let kind = if within { io::ErrorKind::ConnectionAborted } else { io::ErrorKind::UnexpectedEof };
+            return Poll::Ready(Err(io::Error::new(kind, message)));
         }
         self.end += count;
         self.settled = false;

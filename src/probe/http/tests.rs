@@ -34,9 +34,8 @@ async fn check(
         url: Url::parse(&url).unwrap(),
         headers,
         source: Source::Any,
-        redirects: Redirects::SameHost,
         body: 4,
-        tls: None,
+        tls: &Tls::new(true),
         idle,
         deadline: None,
     };
@@ -94,13 +93,13 @@ async fn idle_connection_is_used_again() {
 #[tokio::test(start_paused = true)]
 async fn body_that_does_not_end_in_time_counts_as_far_as_it_came() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let tls = Tls::new(true);
     let http = |path: &str| Http {
         url: Url::parse(&format!("http://{}{path}", listener.local_addr().unwrap())).unwrap(),
         headers: Headers::default(),
         source: Source::Any,
-        redirects: Redirects::SameHost,
         body: 100,
-        tls: None,
+        tls: &tls,
         idle: None,
         deadline: Some(Instant::now() + Duration::from_secs(1)),
     };

@@ -11,14 +11,17 @@ pub const DEFAULT_SCOPE: &str = "default";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Levels {
     /// What scopes without an own level have.
-    rest: LevelFilter,
-    scopes: BTreeMap<String, LevelFilter>,
+    rest: Level,
+    scopes: BTreeMap<String, Level>,
 }
+
+/// `None` is silence; `Some(Off)` is level `fatal`: only why the process ends.
+type Level = Option<LevelFilter>;
 
 impl Default for Levels {
     /// `default:info,grpc:none`, all other scopes at info.
     fn default() -> Levels {
-        Levels { rest: LevelFilter::Info, scopes: BTreeMap::from([("grpc".to_owned(), LevelFilter::Off)]) }
+        Levels { rest: Some(LevelFilter::Info), scopes: BTreeMap::from([("grpc".to_owned(), None)]) }
     }
 }
 
@@ -46,28 +49,38 @@ impl Levels {
 
     /// Sets one scope.
     pub fn set(&mut self, scope: &str, level: LevelFilter) {
-        self.scopes.insert(scope.to_owned(), level);
+        self.scopes.insert(scope.to_owned(), Some(level));
     }
 
     /// The level of a scope.
     pub fn of(&self, scope: &str) -> LevelFilter {
+        self.level(scope).unwrap_or(LevelFilter::Off)
+    }
+
+    /// Whether a scope does not even tell why the process ends.
+    pub fn is_silent(&self, scope: &str) -> bool {
+        self.level(scope).is_none()
+    }
+
+    fn level(&self, scope: &str) -> Level {
         self.scopes.get(scope).copied().unwrap_or(self.rest)
     }
 
     /// The most talkative level of all.
     pub fn max(&self) -> LevelFilter {
-        self.scopes.values().copied().max().unwrap_or(self.rest).max(self.rest)
+        self.scopes.values().copied().fold(self.rest, Level::max).unwrap_or(LevelFilter::Off)
     }
 }
 
-fn parse_item(item: &str) -> Result<(&str, LevelFilter), String> {
+fn parse_item(item: &str) -> Result<(&str, Level), String> {
     let (scope, level) = item.split_once(':').unwrap_or((DEFAULT_SCOPE, item));
     let level = match level {
-        "debug" => LevelFilter::Debug,
-        "info" => LevelFilter::Info,
-        "warn" => LevelFilter::Warn,
-        "error" | "fatal" => LevelFilter::Error,
-        "none" => LevelFilter::Off,
+        "debug" => Some(LevelFilter::Debug),
+        "info" => Some(LevelFilter::Info),
+        "warn" => Some(LevelFilter::Warn),
+        "error" => Some(LevelFilter::Error),
+        "fatal" => Some(LevelFilter::Off),
+        "none" => None,
         other => {
             return Err(format!(
                 "{item:?}: {other:?} is no level; use scope:level with debug, info, warn, error, fatal or none"
@@ -116,7 +129,7 @@ mod tests {
             ("all:debug", "grpc", LevelFilter::Debug),
             ("sds:warn,all:debug", "sds", LevelFilter::Warn),
             ("default:none", "default", LevelFilter::Off),
-            ("default:fatal", "default", LevelFilter::Error),
+            ("default:fatal", "default", LevelFilter::Off),
             ("nosuchscope:debug", "default", LevelFilter::Info),
             ("ca:error, dns:debug", "dns", LevelFilter::Debug),
         ] {

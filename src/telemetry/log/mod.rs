@@ -60,6 +60,13 @@ pub fn write_formatted(line: &str) {
     }
 }
 
+/// Writes why the process ends: an error that level `fatal` lets through.
+pub fn write_last(message: &str) {
+    if let Some(logger) = LOGGER.get() {
+        logger.last(message);
+    }
+}
+
 /// The log of the process, for [`write_formatted`]; `log` itself gives it back only as a trait object.
 static LOGGER: OnceLock<Logger> = OnceLock::new();
 
@@ -98,9 +105,19 @@ impl Logger {
     }
 
     fn log(&self, record: &Record<'_>) {
-        if !self.enabled(record.metadata()) {
-            return;
+        if self.enabled(record.metadata()) {
+            self.print(record);
         }
+    }
+
+    fn last(&self, message: &str) {
+        if !self.levels.is_silent(DEFAULT_SCOPE) {
+            let mut record = Record::builder();
+            self.print(&record.level(Level::Error).target(DEFAULT_SCOPE).args(format_args!("{message}")).build());
+        }
+    }
+
+    fn print(&self, record: &Record<'_>) {
         let scope = scope(record.target());
         let caller = record.file().zip(record.line()).filter(|_| self.callers.includes(scope));
         let line = Line {
@@ -215,6 +232,20 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         assert_eq!(text.lines().count(), 1, "{text}");
         assert!(text.contains("\"caller\":\"ca.rs:3\",\"msg\":\"loud\""), "{text}");
+    }
+
+    #[test]
+    fn level_fatal_tells_only_why_the_process_ends() {
+        let path = std::env::temp_dir().join(format!("footman-fatal-{}.txt", std::process::id()));
+        for (level, lines) in [("default:error", 2), ("default:fatal", 1), ("all:fatal", 1), ("default:none", 0)] {
+            let logger = logger(level, open(&[path.to_string_lossy().into_owned()]).unwrap());
+            let mut record = Record::builder();
+            logger.log(&record.level(Level::Error).target("footman").args(format_args!("one of many")).build());
+            logger.last("the end");
+            let text = std::fs::read_to_string(&path).unwrap();
+            std::fs::remove_file(&path).unwrap();
+            assert_eq!((text.lines().count(), text.contains("the end")), (lines, lines > 0), "{level}: {text}");
+        }
     }
 
     #[test]

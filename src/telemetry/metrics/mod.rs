@@ -53,7 +53,7 @@ struct Series {
 type Labels = Vec<(&'static str, String)>;
 
 enum Value {
-    /// Bits of an `f64`; [`UNSET`] for a gauge without a value.
+    /// Bits of an `f64`; [`UNSET`] for what has no value yet.
     Number(AtomicU64),
     Histogram(Mutex<Buckets>),
 }
@@ -65,7 +65,7 @@ struct Buckets {
     sum: f64,
 }
 
-/// A gauge that was never set: a NaN that no arithmetic makes.
+/// What was never set: a NaN that no arithmetic makes.
 const UNSET: u64 = u64::MAX;
 
 /// A number that only grows.
@@ -86,6 +86,11 @@ impl Registry {
         Counter(self.series(name, help, Kind::Counter, labels, || Value::Number(AtomicU64::new(0f64.to_bits()))))
     }
 
+    /// A counter of what is counted elsewhere; not exposed before its first [`Counter::set_total`].
+    fn total(&self, name: &'static str, help: &'static str) -> Counter {
+        Counter(self.series(name, help, Kind::Counter, &[], || Value::Number(AtomicU64::new(UNSET))))
+    }
+
     /// The gauge of that name and these labels; not exposed before its first value.
     pub fn gauge(&self, name: &'static str, help: &'static str, labels: &[(&'static str, &str)]) -> Gauge {
         Gauge(self.series(name, help, Kind::Gauge, labels, || Value::Number(AtomicU64::new(UNSET))))
@@ -104,7 +109,7 @@ impl Registry {
 
     /// Adds what is known of this process: memory, CPU, descriptors, network, start time.
     pub fn with_process_metrics(self) -> Registry {
-        process::register(&self);
+        process::register(&self, "/proc");
         self
     }
 

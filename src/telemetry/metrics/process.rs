@@ -10,6 +10,8 @@ use nix::{
 use super::{Counter, Gauge, Registry};
 
 struct Process {
+    /// `/proc`.
+    root: &'static str,
     cpu: Counter,
     open_fds: Gauge,
     virtual_bytes: Gauge,
@@ -23,31 +25,24 @@ struct Process {
     page: f64,
 }
 
-/// Fields of `/proc/self/stat`, counted from 0 behind the command's name (proc(5) fields 14, 15, 22, 23, 24).
+/// Fields of `self/stat`, counted from 0 behind the command's name (proc(5) fields 14, 15, 22, 23, 24).
 const UTIME: usize = 11;
 const STIME: usize = 12;
 const START: usize = 19;
 const VSIZE: usize = 20;
 const RSS: usize = 21;
 
-pub(super) fn register(registry: &Registry) {
+pub(super) fn register(registry: &Registry, root: &'static str) {
     let gauge = |name, help| registry.gauge(name, help, &[]);
     let constant = |variable| sysconf(variable).ok().flatten().filter(|value| *value > 0).map(|value| value as f64);
     let process = Process {
-        cpu: registry.counter("process_cpu_seconds_total", "CPU time of this process, user and system, seconds.", &[]),
+        root,
+        cpu: registry.total("process_cpu_seconds_total", "CPU time of this process, user and system, seconds."),
         open_fds: gauge("process_open_fds", "File descriptors that are open."),
         virtual_bytes: gauge("process_virtual_memory_bytes", "Address space in use, bytes."),
         resident_bytes: gauge("process_resident_memory_bytes", "Memory that is resident, bytes."),
-        received: registry.counter(
-            "process_network_receive_bytes_total",
-            "Bytes that came into the network namespace.",
-            &[],
-        ),
-        transmitted: registry.counter(
-            "process_network_transmit_bytes_total",
-            "Bytes that left the network namespace.",
-            &[],
-        ),
+        received: registry.total("process_network_receive_bytes_total", "Bytes that came into the network namespace."),
+        transmitted: registry.total("process_network_transmit_bytes_total", "Bytes that left the network namespace."),
         start: gauge("process_start_time_seconds", "When this process started, Unix time."),
         start_is_known: Once::new(),
         ticks: constant(SysconfVar::CLK_TCK).unwrap_or(100.0),
@@ -65,8 +60,10 @@ pub(super) fn register(registry: &Registry) {
 
 impl Process {
     fn refresh(&self) {
-        self.start_is_known.call_once(|| self.start.set(start_time(self.ticks).unwrap_or_default()));
-        if let Some(stat) = read("/proc/self/stat") {
+        self.start_is_known.call_once(|| {
+            self.start_time().inspect(|time| self.start.set(*time));
+        });
+        if let Some(stat) = self.read("self/stat") {
             let field = |index| stat_field(&stat, index);
             if let (Some(user), Some(system)) = (field(UTIME), field(STIME)) {
                 self.cpu.set_total((user + system) / self.ticks);
@@ -74,25 +71,25 @@ impl Process {
             field(VSIZE).inspect(|bytes| self.virtual_bytes.set(*bytes));
             field(RSS).inspect(|pages| self.resident_bytes.set(pages * self.page));
         }
-        if let Ok(entries) = fs::read_dir("/proc/self/fd") {
+        if let Ok(entries) = fs::read_dir(format!("{}/self/fd", self.root)) {
             // The directory that is being read is one of them.
             self.open_fds.set(entries.count().saturating_sub(1) as f64);
         }
-        if let Some(netstat) = read("/proc/self/net/netstat") {
+        if let Some(netstat) = self.read("self/net/netstat") {
             netstat_field(&netstat, "InOctets").inspect(|bytes| self.received.set_total(*bytes));
             netstat_field(&netstat, "OutOctets").inspect(|bytes| self.transmitted.set_total(*bytes));
         }
     }
-}
 
-/// Unix time at which this process started: boot time and the ticks since.
-fn start_time(ticks: f64) -> Option<f64> {
-    let boot = read("/proc/stat")?.lines().find_map(|line| line.strip_prefix("btime ")?.parse::<f64>().ok())?;
-    Some(boot + stat_field(&read("/proc/self/stat")?, START)? / ticks)
-}
+    /// Unix time at which this process started: boot time and the ticks since.
+    fn start_time(&self) -> Option<f64> {
+        let boot = self.read("stat")?.lines().find_map(|line| line.strip_prefix("btime ")?.parse::<f64>().ok())?;
+        Some(boot + stat_field(&self.read("self/stat")?, START)? / self.ticks)
+    }
 
-fn read(path: &str) -> Option<String> {
-    fs::read_to_string(path).ok()
+    fn read(&self, path: &str) -> Option<String> {
+        fs::read_to_string(format!("{}/{path}", self.root)).ok()
+    }
 }
 
 /// The command's name may hold blanks and parentheses: fields count from behind the last one.
@@ -121,6 +118,16 @@ mod tests {
     }
 
     #[test]
+    fn what_cannot_be_read_is_left_out() {
+        let registry = Registry::default();
+        register(&registry, "/nonexistent");
+        let text = registry.text();
+        for name in ["start_time", "cpu", "network", "open_fds", "resident"] {
+            assert!(!text.contains(name), "{text}");
+        }
+    }
+
+    #[test]
     fn exposes_this_process() {
         let text = Registry::default().with_process_metrics().text();
         let value = |name: &str| {
@@ -130,5 +137,6 @@ mod tests {
         assert!(value("process_resident_memory_bytes") > 4096.0);
         assert!(value("process_open_fds") >= 1.0 && value("process_max_fds") > value("process_open_fds"));
         assert!(value("process_start_time_seconds") > 1.6e9);
+        assert!(value("process_cpu_seconds_total") >= 0.0);
     }
 }

@@ -4,25 +4,30 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 use super::*;
-use crate::net::tls::{Policy, Protocol, Roots, client_config, name};
+use crate::net::{
+    http1::client::Request,
+    tls::{Policy, Protocol, Roots, client_config, name, testing},
+};
 
 /// A client and its server, with `pipe` bytes on the way at most.
 async fn connected(policy: Policy, pipe: usize) -> (Stream, TlsStream<DuplexStream>) {
-    let key = rcgen::generate_simple_self_signed(["istiod".to_owned()]).unwrap();
-    let server = rustls::ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(vec![key.cert.der().clone()], key.signing_key.into())
-        .unwrap();
-    let roots = Roots::Pem(key.cert.pem().into_bytes());
-    let client = client_config(&roots, None, policy, Protocol::Unsaid).unwrap();
-    let (near, far) = tokio::io::duplex(pipe);
-    let (stream, accepted) = tokio::join!(
-        Stream::connect(Box::new(near), client, name("istiod").unwrap()),
-        TlsAcceptor::from(Arc::new(server)).accept(far)
-    );
+    let (certificate, server) = testing::server(|_| {});
+    let (stream, accepted) = between(&Roots::Pem(certificate.into_bytes()), server, policy, pipe).await;
     (stream.unwrap(), accepted.unwrap())
+}
+
+async fn between(
+    roots: &Roots,
+    server: Arc<rustls::ServerConfig>,
+    policy: Policy,
+    pipe: usize,
+) -> (io::Result<Stream>, io::Result<TlsStream<DuplexStream>>) {
+    let client = client_config(roots, None, policy, Protocol::Unsaid).unwrap();
+    let (near, far) = tokio::io::duplex(pipe);
+    tokio::join!(
+        Stream::connect(Box::new(near), client, name("istiod").unwrap()),
+        TlsAcceptor::from(server).accept(far)
+    )
 }
 
 /// What is sent each way, more than every buffer on it holds.
@@ -55,6 +60,19 @@ async fn carries_both_ways_and_says_goodbye() {
 }
 
 #[tokio::test]
+async fn unverified_means_any_certificate() {
+    // Its version is 1, which webpki does not read; what signs it does not fit any more either.
+    let version_1 = |certificate: &mut Vec<u8>| {
+        let version = certificate.windows(5).position(|bytes| bytes == [0xa0, 3, 2, 1, 2]).unwrap() + 4;
+        certificate[version] = 0;
+    };
+    for policy in [Policy::Default, Policy::Fips140_2] {
+        let (stream, _) = between(&Roots::Unverified, testing::server(version_1).1, policy, 4000).await;
+        assert!(stream.is_ok(), "{policy:?}: {:?}", stream.err());
+    }
+}
+
+#[tokio::test]
 async fn keys_may_change() {
     let (mut client, mut server) = connected(Policy::Default, 4000).await;
     for round in 0..3 {
@@ -77,6 +95,25 @@ async fn an_end_without_goodbye_is_an_error() {
     assert_eq!(client.read_u8().await.unwrap(), b'x');
     let mut rest = [0; 1];
     assert_eq!(client.read(&mut rest).await.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+}
+
+#[tokio::test]
+async fn an_end_without_goodbye_ends_a_body_that_has_no_length() {
+    let ends = |fields: &'static str, more: &'static [u8]| async move {
+        let (client, mut server) = connected(Policy::Default, 4000).await;
+        server.write_all(format!("HTTP/1.1 200 OK\r\n{fields}\r\nabc").as_bytes()).await.unwrap();
+        server.flush().await.unwrap();
+        server.get_mut().0.write_all(more).await.unwrap();
+        let request = Request::get("https://istiod/").unwrap();
+        let (response, _) = tokio::join!(request.send_on(Box::new(client)), async {
+            server.read_u8().await.unwrap();
+            drop(server);
+        });
+        response.unwrap().body.collect(100).await.ok()
+    };
+    assert_eq!(ends("", b"").await.as_deref(), Some(&b"abc"[..]));
+    assert_eq!(ends("Content-Length: 4\r\n", b"").await, None);
+    assert_eq!(ends("", &[23, 3, 3, 0, 32]).await, None, "in the midst of a record");
 }
 
 #[tokio::test]
