@@ -221,6 +221,9 @@ async fn forms_of_output() {
     let pod = Pod::new("localhost:1").with("XDS_ROOT_CA", "SYSTEM").with("CA_ROOT_CA", "SYSTEM");
     let output = pod.check(&["-o", "xml"]).await;
     assert_eq!(output.status.code(), Some(64));
+    let text = String::from_utf8(pod.check(&["--outptu", "json", "--oldflag"]).await.stdout).unwrap();
+    let warnings = "\n  --outptu: unknown, ignored; did you mean --output?\n  --oldflag: unknown, ignored\n";
+    assert!(text.contains(warnings), "{text}");
     let text = String::from_utf8(pod.check(&[]).await.stdout).unwrap();
     assert!(text.contains("Settings\n") && text.contains("failed   istiod localhost:1: connection"), "{text}");
     assert!(!text.contains("static_resources"), "{text}");

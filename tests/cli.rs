@@ -93,10 +93,14 @@ async fn wait_asks_over_tls_whom_the_system_trusts() {
 fn wait_that_gives_up_says_why() {
     let (port, _requests) = server(0, vec![answer("503 Service Unavailable", "no workers"); 1]);
     let url = format!("--url=http://127.0.0.1:{port}/");
-    let output = footman(&["wait", &url, "--periodMillis=600", "--timeoutSeconds=1", "--requestTimeoutMillis=300"]);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.starts_with("Error: timeout waiting for Envoy proxy to become ready. Last error: "), "{said}");
+    let args = ["wait", &url, "--periodMillis=600", "--timeoutSeconds=1", "--requestTimeoutMillis=300"];
+    let flags = ["--log_as_json", "--log_output_level=error"];
+    let output = footman(&[&args[..], &flags].concat());
+    let log = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{log}");
+    let text = "timeout waiting for Envoy proxy to become ready. Last error: HTTP status code 503, body: no workers";
+    let line: serde_json::Value = serde_json::from_str(&log).unwrap();
+    assert_eq!((&line["msg"], output.stderr.as_slice()), (&text.into(), &b""[..]));
 }
 
 #[test]

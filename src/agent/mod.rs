@@ -215,7 +215,7 @@ fn plan(vars: &Vars, errors: &mut Errors) -> Plan {
         wait,
         pre_drain: vars.duration("FOOTMAN_PRE_DRAIN_DELAY", Duration::ZERO),
         farewell: vars.bool("FOOTMAN_UNHEALTHY_ON_DRAIN", false) && proxy.readiness_probe.is_some(),
-        force_on_signal: u32::try_from(vars.int("FOOTMAN_FORCE_ON_SIGNAL", 0)).ok().filter(|count| *count > 0),
+        force_on_signal: u32::try_from(vars.count("FOOTMAN_FORCE_ON_SIGNAL", 0)).ok().filter(|count| *count > 0),
         restart,
     }
 }

@@ -7,7 +7,7 @@ use super::{
     Family,
     json::{Json, json},
 };
-use crate::config::Vars;
+use crate::config::{Vars, parse_bool};
 
 const VARIABLE: &str = "FOOTMAN_HIGRESS_BOOTSTRAP";
 /// The template of an image.
@@ -73,7 +73,15 @@ impl Flavor {
             "exclusion" => Some(of(Kind::Higress, true)),
             "v3-gateway" => Some(of(Kind::V3, true)),
             "" => None,
-            _ => Some(of(if vars.bool(VARIABLE, false) { Kind::Higress } else { Kind::Istio }, false)),
+            text => Some(match parse_bool(text) {
+                Some(true) => of(Kind::Higress, false),
+                Some(false) => Flavor::default(),
+                None => {
+                    let values = "false, true, exclusion or v3-gateway";
+                    vars.warn(format!("{VARIABLE}: {text:?} is not {values}; using false"));
+                    Flavor::default()
+                }
+            }),
         };
         let of_image = || std::fs::read(vars.path(STOCK)).map(|text| String::from_utf8_lossy(&text).into_owned());
         let mut flavor = chosen.unwrap_or_else(|| {

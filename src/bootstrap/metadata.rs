@@ -273,7 +273,7 @@ fn typed(form: Form, value: &Value) -> Result<Option<Value>, &'static str> {
         (Form::Flag, Value::String(text)) => match text.as_str() {
             "1" | "t" | "T" | "TRUE" | "true" | "True" => return Ok(Some("true".into())),
             "0" | "f" | "F" | "FALSE" | "false" | "False" => return Ok(None),
-            _ => "true or false in quotes",
+            _ => "true or false",
         },
         (Form::Number, Value::Number(_)) | (Form::List, Value::Array(_)) | (Form::Object, Value::Object(_)) => {
             return Ok(Some(value.clone()));

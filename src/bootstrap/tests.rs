@@ -228,7 +228,8 @@ fn labels_of_a_virtual_machine() {
 #[test]
 fn refused_settings_name_their_source() {
     for (name, value, named) in [
-        ("ISTIO_META_ENABLE_HBONE", "maybe", "ENABLE_HBONE"),
+        ("ISTIO_META_ENABLE_HBONE", "maybe", "ENABLE_HBONE: \"maybe\" is not true or false"),
+        ("ISTIO_METAJSON_H", "{\"ENABLE_HBONE\": true}", "ENABLE_HBONE: true is not true or false in quotes"),
         ("ISTIO_META_POD_PORTS", "8080", "POD_PORTS"),
         ("ISTIO_META_POD_PORTS", "[{\"containerPort\": \"http\"}]", "POD_PORTS"),
         ("ISTIO_META_POD_PORTS", "[7]", "POD_PORTS"),
@@ -282,6 +283,7 @@ fn the_variable_then_the_template_says_whose_bootstrap_it_is() {
         ("{{ }} wasmcustom upstream_bind_config exclusion_list", &[], &v3, true),
         ("{{ }} wasmcustom exclusion_list .", &[(NAME, "false")], &istio, false),
         ("{{ }} wasmcustom exclusion_list ..", &[(NAME, "true")], &own, false),
+        ("{{ }} wasmcustom exclusion_list ...", &[(NAME, "foo")], &istio, false),
         ("{{ }} ...", &[(NAME, "exclusion")], &own, true),
         ("{{ }} ....", &[(NAME, "true"), ("LITE_METRICS", "1")], &String::new(), false),
         ("{{ }} .....", &[(NAME, "v3-gateway"), ("LITE_METRICS", "1")], &v3, true),
@@ -289,6 +291,15 @@ fn the_variable_then_the_template_says_whose_bootstrap_it_is() {
         let (found, kept) = statistics(env, template);
         assert_eq!((&found.join(" "), kept), (tags, excludes), "{template} {env:?}");
     }
+}
+
+#[test]
+fn a_bootstrap_that_nobody_has_is_warned_of() {
+    let vars = Vars::from_pairs([("FOOTMAN_HIGRESS_BOOTSTRAP", "foo")]);
+    document(&vars).unwrap();
+    let warning =
+        "FOOTMAN_HIGRESS_BOOTSTRAP: \"foo\" is not false, true, exclusion or v3-gateway; using false".to_owned();
+    assert!(vars.warnings().contains(&warning), "{:?}", vars.warnings());
 }
 
 #[test]

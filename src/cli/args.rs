@@ -36,6 +36,8 @@ pub struct Typed {
     pub positionals: Vec<String>,
     /// `--help` or `-h` was among them.
     pub help: bool,
+    /// Flags that a tolerant command does not know, without dashes.
+    pub unknown: Vec<String>,
 }
 
 /// What is wrong with a command line.
@@ -106,8 +108,11 @@ impl Command {
                 }
                 Some(flag) => typed.flags.push((flag.name, value(&mut parser, flag)?)),
                 None if name == "help" => typed.help = true,
-                None if self.tolerant => skip_value(&mut parser),
-                None => return Err(UsageError(self.unknown_flag(&name))),
+                None if self.tolerant => {
+                    skip_value(&mut parser);
+                    typed.unknown.push(name);
+                }
+                None => return Err(UsageError(format!("unknown flag: {}", self.misspelt(&name, "")))),
             }
         }
         self.check_positionals(&typed)?;
@@ -130,11 +135,12 @@ impl Command {
         format!("{}{space}{} [flags]", self.name, self.operands)
     }
 
-    fn unknown_flag(&self, name: &str) -> String {
+    /// An unknown flag as it was typed, what is to be said of it, and the known one that it is like.
+    pub fn misspelt(&self, name: &str, said: &str) -> String {
         let dashes = if name.chars().count() == 1 { "-" } else { "--" };
         let near = super::suggest::nearest(name, self.all_flags().map(|flag| flag.name));
         let hint = near.map_or(String::new(), |near| format!("; did you mean --{near}?"));
-        format!("unknown flag: {dashes}{name}{hint}")
+        format!("{dashes}{name}{said}{hint}")
     }
 }
 

@@ -11,7 +11,7 @@ const fn flag(name: &'static str, kind: FlagKind, default: &'static str, help: &
 pub const TIMEOUT: Flag = flag("timeoutSeconds", FlagKind::Int, "60", "seconds until it gives up");
 /// `wait --requestTimeoutMillis`.
 pub const REQUEST_TIMEOUT: Flag =
-    flag("requestTimeoutMillis", FlagKind::Int, "500", "milliseconds that one attempt may take");
+    flag("requestTimeoutMillis", FlagKind::Int, "500", "milliseconds that one attempt may take; 0: all that is left");
 /// `wait --periodMillis`.
 pub const PERIOD: Flag = flag("periodMillis", FlagKind::Int, "500", "milliseconds before each attempt");
 /// `wait --url`.
@@ -42,6 +42,9 @@ pub const STATUS_PORT: Flag = flag(
 /// `status --output`.
 pub const STATUS_OUTPUT: Flag = flag("output", FlagKind::Text, "", "text or json");
 
+/// What `proxy` and `check` take.
+pub const ROLE: &str = "[role]";
+
 const ANY: usize = usize::MAX;
 
 const fn command(name: &'static str, operands: &'static str, about: &'static str, flags: &'static [Flag]) -> Command {
@@ -50,12 +53,12 @@ const fn command(name: &'static str, operands: &'static str, about: &'static str
 
 /// `proxy`.
 pub const PROXY: Command =
-    Command { tolerant: true, ..command("proxy", "[role]", "run the agent beside an Envoy", PROXY_FLAGS) };
+    Command { tolerant: true, ..command("proxy", ROLE, "run the agent beside an Envoy", PROXY_FLAGS) };
 /// `check`.
 pub const CHECK: Command = Command {
     tolerant: true,
     shorts: &[('o', "output")],
-    ..command("check", "[role]", "say what proxy would do with the same arguments, and try it", check::FLAGS)
+    ..command("check", ROLE, "say what proxy would do with the same arguments, and try it", check::FLAGS)
 };
 /// `wait`.
 pub const WAIT: Command = Command {

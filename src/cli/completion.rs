@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::{Failure, args::Typed, commands};
-use crate::config::GLOBAL_FLAGS;
+use crate::config::{FlagKind, GLOBAL_FLAGS, ROLES};
 
 /// What `completion` prints.
 ///
@@ -20,6 +20,7 @@ pub fn run(program: &str, typed: &Typed) -> Result<String, Failure> {
     }
 }
 
+/// Bash splits words at `=`, too.
 fn bash(program: &str) -> String {
     let function = format!("_{}", program.replace(|c: char| !c.is_ascii_alphanumeric(), "_"));
     let names = commands::ALL.iter().map(|command| command.name).collect::<Vec<_>>().join(" ");
@@ -29,10 +30,29 @@ fn bash(program: &str) -> String {
         let words = operands(command.name);
         let _ = writeln!(cases, "    {}) words=\"{words} {flags}\" ;;", command.name);
     }
+    let flags = |valued: bool, between: &str| {
+        let flags = GLOBAL_FLAGS.iter().filter(|flag| !valued || flag.kind != FlagKind::Bool);
+        flags.map(|flag| format!("--{}", flag.name)).collect::<Vec<_>>().join(between)
+    };
+    let (valued, global) = (flags(true, "|"), flags(false, " "));
     format!(
-        "{function}() {{\n  local words current=\"${{COMP_WORDS[COMP_CWORD]}}\"\n  case \"${{COMP_WORDS[1]}}\" in\n{cases}    *) \
-         words=\"{names}\" ;;\n  esac\n  [ \"$COMP_CWORD\" -eq 1 ] && words=\"{names}\"\n  COMPREPLY=($(compgen -W \
-         \"$words\" -- \"$current\"))\n}}\ncomplete -o default -F {function} {program}\n"
+        r#"{function}() {{
+  local i command words current="${{COMP_WORDS[COMP_CWORD]}}"
+  for ((i = 1; i < COMP_CWORD; i++)); do
+    case "${{COMP_WORDS[i]}}" in
+    =) i=$((i + 1)) ;;
+    {valued}) [ "${{COMP_WORDS[i + 1]}}" = = ] || i=$((i + 1)) ;;
+    -*) ;;
+    *) command="${{COMP_WORDS[i]}}"; break ;;
+    esac
+  done
+  case "$command" in
+{cases}    *) words="{names} {global}" ;;
+  esac
+  COMPREPLY=($(compgen -W "$words" -- "$current"))
+}}
+complete -o default -F {function} {program}
+"#
     )
 }
 
@@ -63,7 +83,7 @@ fn fish(program: &str) -> String {
 /// Words that may follow a command.
 fn operands(command: &str) -> String {
     match command {
-        "proxy" | "check" => "sidecar router waypoint".to_owned(),
+        "proxy" | "check" => ROLES.replace(" or", "").replace(',', ""),
         "request" => "GET POST".to_owned(),
         "completion" => "bash zsh fish".to_owned(),
         "help" => commands::ALL.iter().map(|command| command.name).collect::<Vec<_>>().join(" "),

@@ -4,9 +4,9 @@ use std::fmt::Write;
 
 use super::{
     args::Command,
-    commands::{self, HELP},
+    commands::{self, HELP, ROLE},
 };
-use crate::config::{Flag, FlagKind, GLOBAL_FLAGS};
+use crate::config::{Flag, FlagKind, GLOBAL_FLAGS, ROLES, Role};
 
 /// What `footman` alone, `footman help` and `footman --help` print.
 pub fn overview(program: &str) -> String {
@@ -30,6 +30,9 @@ pub fn overview(program: &str) -> String {
 /// What `footman help COMMAND` prints.
 pub fn of(program: &str, command: &Command) -> String {
     let mut text = format!("{}.\n\nUsage:\n  {program} {}\n", command.about, command.usage());
+    if command.operands == ROLE {
+        let _ = writeln!(text, "\nThe role is {ROLES} (default {}).", Role::default());
+    }
     if !command.flags.is_empty() {
         let _ = write!(text, "\nFlags:\n{}", flags(command.flags));
         for (letter, name) in command.shorts {

@@ -1,8 +1,8 @@
-//! The logging flags, as `proxy` applies them; other commands log at info to standard output.
+//! The logging flags, as `proxy` and `wait` apply them; other commands log at info to standard output.
 
 use log::LevelFilter;
 
-use super::Failure;
+use super::{Failure, args::Typed};
 use crate::{
     config::Flags,
     telemetry::log::{self as telemetry, Callers, Config, Levels},
@@ -14,6 +14,19 @@ use crate::{
 /// A level that does not exist, a file that cannot be opened.
 pub fn install(flags: &Flags) -> Result<(), Failure> {
     telemetry::install(config(flags)?).map_err(Failure::usage)
+}
+
+/// The same for what was typed beside a command's own flags.
+///
+/// # Errors
+/// As [`install`].
+pub fn install_typed(typed: &Typed) -> Result<(), Failure> {
+    let mut flags = Flags::default();
+    for (name, value) in &typed.flags {
+        // All values were checked; the command's own flags are unknown here.
+        let _ = flags.set(name, value);
+    }
+    install(&flags)
 }
 
 /// What the flags ask for.

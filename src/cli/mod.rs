@@ -96,7 +96,7 @@ async fn execute(program: &str, command: &'static Command, typed: Typed) -> Resu
             return Ok(code);
         }
         "wait" => {
-            logging::install_default(false);
+            logging::install_typed(&typed)?;
             apart(|| wait::run(&typed)).await?;
         }
         "status" => apart(|| status::run(&typed)).await?,
@@ -128,6 +128,10 @@ fn split(mut words: Vec<OsString>) -> Option<(String, Vec<OsString>)> {
         match word.strip_prefix('-') {
             None => break,
             Some("h" | "-help") => return None,
+            Some("-version") => {
+                words[index] = "version".into();
+                break;
+            }
             Some(flag) => index += 1 + usize::from(args::takes_next_word(flag.trim_start_matches('-'))),
         }
     }

@@ -40,7 +40,7 @@ pub async fn run(typed: &Typed) -> Result<(), Failure> {
         other => return Err(Failure::usage(format!("--output must be text or json, not {other:?}"))),
     };
     let (vars, _) = Vars::at_hand(Flags::default());
-    let port = if typed.has(&STATUS_PORT) { typed.count(&STATUS_PORT)? } else { configured_port(&vars)? };
+    let port = if typed.has(&STATUS_PORT) { typed_port(typed)? } else { configured_port(&vars)? };
     let (watch, terminal) = (typed.text(&WATCH) == "true", stdout().is_terminal());
     let style = style(&vars, terminal);
     loop {
@@ -67,18 +67,24 @@ fn style(vars: &Vars, terminal: bool) -> Style {
     Style { colour: terminal && vars.text_or("NO_COLOR", "").is_empty() }
 }
 
+/// The status port as typed.
+fn typed_port(typed: &Typed) -> Result<u16, Failure> {
+    let port = u16::try_from(typed.int(&STATUS_PORT)).ok().filter(|port| *port > 0);
+    port.ok_or_else(|| Failure::usage(format!("--status-port: {:?} is not a port", typed.text(&STATUS_PORT))))
+}
+
 /// The status port of an agent with the same environment and files.
-fn configured_port(vars: &Vars) -> Result<u64, Failure> {
+fn configured_port(vars: &Vars) -> Result<u16, Failure> {
     match vars.proxy().status_port {
         0 => {
             let origin = vars.proxy_origin("statusPort");
             Err(Failure::usage(format!("{origin}: statusPort: the agent has no status port; --status-port names one")))
         }
-        port => Ok(port.into()),
+        port => Ok(port),
     }
 }
 
-async fn look(port: u64) -> Result<Value, Failure> {
+async fn look(port: u16) -> Result<Value, Failure> {
     let url = format!("http://localhost:{port}/debug/state");
     let failed = |error: String| Failure::failed(format!("{error}; is the agent running, and is --status-port right?"));
     let parsed = Url::parse(&url).map_err(|error| failed(error.to_string()))?;
@@ -92,7 +98,7 @@ async fn look(port: u64) -> Result<Value, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Sources;
+    use crate::{cli::commands::STATUS, config::Sources};
 
     #[test]
     fn colours_are_for_terminals_and_for_who_wants_them() {
@@ -111,5 +117,11 @@ mod tests {
         assert_eq!(port("statusPort: 15030"), Ok(15030));
         let message = port("statusPort: 0").unwrap_err();
         assert!(message.starts_with("PROXY_CONFIG:1: statusPort: ") && message.contains("--status-port"), "{message}");
+        let typed = |port: &str| {
+            typed_port(&STATUS.parse([format!("--status-port={port}").into()]).unwrap()).map_err(|failure| failure.code)
+        };
+        for (text, port) in [("15020", Ok(15020)), ("0", Err(64)), ("-1", Err(64)), ("99999", Err(64))] {
+            assert_eq!(typed(text), port, "{text}");
+        }
     }
 }

@@ -83,6 +83,7 @@ fn command_may_follow_global_flags() {
         ("--log_as_json proxy sidecar", "proxy", "--log_as_json sidecar"),
         ("--vklog 3 proxy router", "proxy", "--vklog 3 router"),
         ("--vklog=3 version", "version", "--vklog=3"),
+        ("--version -s", "version", "-s"),
     ] {
         assert_eq!(split(words(text)), Some((name.to_owned(), words(rest))), "{text}");
     }
@@ -123,6 +124,11 @@ fn help_names_every_flag_and_completion_every_command() {
     for command in commands::ALL {
         assert!(overview.contains(command.name), "{}", command.name);
         let text = help::of("footman", command);
+        assert_eq!(
+            text.contains("agentgateway (default sidecar)"),
+            ["proxy", "check"].contains(&command.name),
+            "{text}"
+        );
         for flag in command.all_flags() {
             assert!(text.contains(&format!("--{}", flag.name)) && text.contains(flag.help), "{}", flag.name);
             assert!(flag.kind != FlagKind::Bool || text.contains(&format!("--{}  ", flag.name)), "{}", flag.name);
@@ -130,9 +136,28 @@ fn help_names_every_flag_and_completion_every_command() {
     }
     for shell in ["bash", "zsh", "fish"] {
         let script = completion::run("footman", &parse(&commands::COMPLETION, shell).unwrap()).unwrap();
-        for command in commands::ALL {
-            assert!(script.contains(command.name), "{shell}: {}", command.name);
+        for word in commands::ALL.iter().map(|command| command.name).chain(["sidecar", "agentgateway"]) {
+            assert!(script.contains(word), "{shell}: {word}");
         }
     }
     assert_eq!(completion::run("footman", &parse(&commands::COMPLETION, "tcsh").unwrap()).unwrap_err().code, 64);
+}
+
+#[test]
+fn bash_completes_commands_their_flags_and_roles() {
+    let script = completion::run("footman", &parse(&commands::COMPLETION, "bash").unwrap()).unwrap();
+    for (typed, wanted) in [
+        ("che", "check"),
+        ("--log_as_json che", "check"),
+        ("--vklog 3 ver", "version"),
+        ("--vklog = 3 ver", "version"),
+        ("--log_as_json check --boot", "--bootstrap"),
+        ("proxy agent", "agentgateway"),
+        ("--vkl", "--vklog"),
+    ] {
+        let words =
+            format!("COMP_WORDS=(footman {typed}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _footman; echo $COMPREPLY");
+        let output = std::process::Command::new("bash").args(["-c", &format!("{script}{words}")]).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), wanted, "{typed}: {output:?}");
+    }
 }

@@ -22,26 +22,38 @@ const MAX_BODY: usize = 1 << 20;
 /// A flag that cannot be used, or no 200 in time: with the last failure.
 pub async fn run(typed: &Typed) -> Result<(), Failure> {
     let url = Url::parse(typed.text(&URL)).map_err(|error| Failure::usage(format!("--url: {error}")))?;
-    let period = Duration::from_millis(typed.count(&PERIOD)?);
     let limit = Duration::from_secs(typed.count(&TIMEOUT)?);
-    let request = Duration::from_millis(typed.count(&REQUEST_TIMEOUT)?);
+    // The first attempt comes while there is time for it.
+    let period = Duration::from_millis(typed.count(&PERIOD)?).min(limit / 2);
+    let request = match typed.count(&REQUEST_TIMEOUT)? {
+        0 => Duration::MAX,
+        millis => Duration::from_millis(millis),
+    };
     info!("Waiting for Envoy proxy to be ready (timeout: {} seconds)...", limit.as_secs());
     let end = later(Instant::now(), limit);
-    let mut last = "no attempt was made".to_owned();
-    while Instant::now() < end {
-        // Not beyond the limit, which is the caller's budget.
-        sleep(period.min(end - Instant::now())).await;
-        match attempt(&url, request).await {
+    let mut last = None;
+    // Neither pause nor attempt goes beyond the limit, which is the caller's budget.
+    let left = || end.saturating_duration_since(Instant::now());
+    loop {
+        sleep(period.min(left())).await;
+        if left().is_zero() {
+            break;
+        }
+        match attempt(&url, request.min(left())).await {
             Ok(()) => {
                 info!("Envoy is ready!");
                 return Ok(());
             }
             Err(error) => {
                 debug!("Not ready yet: {error}");
-                last = error;
+                // The limit, which cuts an attempt off, says less than the failure before.
+                if last.is_none() || !left().is_zero() {
+                    last = Some(error);
+                }
             }
         }
     }
+    let last = last.as_deref().unwrap_or("no attempt was made");
     Err(Failure::failed(format!("timeout waiting for Envoy proxy to become ready. Last error: {last}")))
 }
 
@@ -50,5 +62,25 @@ async fn attempt(url: &Url, limit: Duration) -> Result<(), String> {
     match answer.status {
         200 => Ok(()),
         status => Err(format!("HTTP status code {status}, body: {}", String::from_utf8_lossy(&answer.body))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::commands::WAIT;
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_goes_beyond_the_limit() {
+        // It accepts, and never answers.
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("--url=http://127.0.0.1:{}/", listener.local_addr().unwrap().port());
+        for flags in ["--requestTimeoutMillis=8000", "--requestTimeoutMillis=0", "--periodMillis=8000"] {
+            let typed = WAIT.parse([&url, "--timeoutSeconds=2", flags].map(Into::into)).unwrap();
+            let begun = Instant::now();
+            let failure = run(&typed).await.unwrap_err();
+            assert_eq!(begun.elapsed().as_millis() / 10, 200, "{flags}");
+            assert!(!failure.message.contains("no attempt"), "{flags}: {}", failure.message);
+        }
     }
 }

@@ -45,6 +45,11 @@ impl Vars {
         self.parsed(name, default, "a whole number", |text| text.parse().ok())
     }
 
+    /// A whole number that is not negative; another value warns and counts as unset.
+    pub fn count(&self, name: &str, default: u64) -> u64 {
+        self.parsed(name, default, "a whole number, 0 or more", |text| text.parse().ok())
+    }
+
     /// A number; another value warns and counts as unset.
     pub fn float(&self, name: &str, default: f64) -> f64 {
         self.parsed(name, default, "a number", |text| text.parse().ok())
@@ -131,18 +136,22 @@ mod tests {
 
     #[test]
     fn typed_values_and_their_origin() {
-        let vars = Vars::from_pairs([("A", "T"), ("B", "maybe"), ("C", ""), ("D", "1m")]);
+        let vars = Vars::from_pairs([("A", "T"), ("B", "maybe"), ("C", ""), ("D", "1m"), ("N", "-1"), ("Z", "0")]);
         assert!(vars.bool("A", false));
         assert!(vars.bool("B", true));
         assert_eq!(vars.text("B"), Some("maybe"));
         assert_eq!(vars.int("C", 7), 7);
+        assert_eq!((vars.count("N", 30), vars.count("Z", 30)), (30, 0));
         assert_eq!(vars.duration("D", Duration::ZERO), Duration::from_secs(60));
         assert_eq!(vars.text_or("C", "x"), "");
         assert_eq!(vars.text("E"), None);
         assert_eq!(vars.asked()["A"].origin, Origin::Env);
         assert_eq!(vars.asked()["E"].origin, Origin::Default);
-        let warnings =
-            ["B: \"maybe\" is not a boolean (true or false); using true", "C: \"\" is not a whole number; using 7"];
+        let warnings = [
+            "B: \"maybe\" is not a boolean (true or false); using true",
+            "C: \"\" is not a whole number; using 7",
+            "N: \"-1\" is not a whole number, 0 or more; using 30",
+        ];
         assert_eq!(vars.warnings(), warnings, "also of what is read as text afterwards");
     }
 

@@ -164,7 +164,7 @@ fn find(name: &str) -> Option<&'static Flag> {
 }
 
 /// Go's `strconv.ParseBool`.
-pub(super) fn parse_bool(text: &str) -> Option<bool> {
+pub(crate) fn parse_bool(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "TRUE" | "true" | "True" => Some(true),
         "0" | "f" | "F" | "FALSE" | "false" | "False" => Some(false),

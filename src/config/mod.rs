@@ -25,8 +25,8 @@ pub use addresses::{Interface, is_link_local};
 pub use duration::parse_go_duration;
 pub(crate) use duration::proto_text;
 pub use errors::{ConfigError, Errors};
-pub(crate) use flags::parse_int;
 pub use flags::{Flag, FlagError, FlagKind, Flags, GLOBAL_FLAGS, PROXY_FLAGS};
+pub(crate) use flags::{parse_bool, parse_int};
 pub use origin::{Origin, Setting};
 pub use pod::{Pairs, parse as parse_downward_api};
 pub(crate) use proxy_config::clean;
@@ -35,7 +35,7 @@ pub use proxy_config::{
     StatsMatcher, TlsMode, Tracer, Tracing,
 };
 pub use validate::split_host_port;
-pub use vars::{Record, Role, Sources, Vars};
+pub use vars::{ROLES, Record, Role, Sources, Vars};
 pub use version::{BUILD_REVISION, ISTIO_VERSION};
 
 /// The annotation that puts another address in place of `discoveryAddress`.

@@ -47,6 +47,9 @@ pub enum Role {
     Agentgateway,
 }
 
+/// The names of all, for people.
+pub const ROLES: &str = "sidecar, router, waypoint, ztunnel or agentgateway";
+
 /// Which variables are remembered of all that are asked for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Record {
@@ -443,10 +446,7 @@ impl std::str::FromStr for Role {
             "waypoint" => Role::Waypoint,
             "ztunnel" => Role::Ztunnel,
             "agentgateway" => Role::Agentgateway,
-            _ => {
-                let known = "sidecar, router, waypoint, ztunnel or agentgateway";
-                return Err(format!("invalid proxy Type: {text} (it has to be {known})"));
-            }
+            _ => return Err(format!("invalid proxy Type: {text} (it has to be {ROLES})")),
         })
     }
 }

@@ -10,7 +10,7 @@ use std::{
 use nix::unistd::geteuid;
 
 use super::{cache, forward, view::View};
-use crate::config::{Errors, Role, Vars};
+use crate::config::{Errors, Role, Vars, parse_bool};
 
 /// Where queries arrive by default (Istio: constants.DNSListenerPort).
 const DEFAULT_ADDRESS: &str = "localhost:15053";
@@ -21,7 +21,7 @@ const TTL: u32 = 30;
 /// Go's DNS library takes this for a timeout of zero.
 const ZERO_TIMEOUT: Duration = Duration::from_secs(2);
 /// Answers kept by default when the cache is on.
-const CACHE_BYTES: i64 = 1 << 20;
+const CACHE_BYTES: u64 = 1 << 20;
 
 /// The DNS proxy's configuration; there is none when it is off.
 #[derive(Debug, Clone, PartialEq)]
@@ -65,13 +65,14 @@ impl Config {
     /// # Errors
     /// Addresses that are none.
     pub fn from_vars(vars: &Vars) -> Result<Option<Config>, Errors> {
-        let capture = vars.bool("ISTIO_META_DNS_CAPTURE", false);
+        // Where it is no boolean the node's metadata, which it is as well, refuses it.
+        let capture = parse_bool(&vars.text_or("ISTIO_META_DNS_CAPTURE", "false")) == Some(true);
         let enabled = vars.bool("ISTIO_META_ENABLE_DNS_SERVER", false);
         if !(enabled || capture && vars.role() == Role::Sidecar) {
             return Ok(None);
         }
         let mut errors = Errors::default();
-        let (listen, root_mode) = listen(&vars.text_or("DNS_PROXY_ADDR", DEFAULT_ADDRESS), &mut errors);
+        let (listen, root_mode) = listen(vars, geteuid().is_root(), &mut errors);
         let saved = PathBuf::from(SAVED_RESOLV_CONF);
         let config = Config {
             listen,
@@ -86,7 +87,7 @@ impl Config {
             view: View::new(&vars.text_or("POD_NAMESPACE", ""), &vars.domain()),
             forward: forwarding(vars),
             cache: cache(vars),
-            ttl: u32::try_from(vars.int("FOOTMAN_DNS_TTL", i64::from(TTL))).unwrap_or(TTL),
+            ttl: u32::try_from(vars.count("FOOTMAN_DNS_TTL", TTL.into())).unwrap_or(TTL),
             pointers: vars.bool("FOOTMAN_DNS_PTR", false),
             addresses: vars.ip_addresses().to_vec(),
         };
@@ -95,16 +96,18 @@ impl Config {
 }
 
 /// The addresses, and whether one of them is the machine's own resolver port.
-fn listen(text: &str, errors: &mut Errors) -> (Vec<Listen>, bool) {
+fn listen(vars: &Vars, is_root: bool, errors: &mut Errors) -> (Vec<Listen>, bool) {
+    const NAME: &str = "DNS_PROXY_ADDR";
+    let text = vars.text_or(NAME, DEFAULT_ADDRESS);
     let mut root_mode = false;
     let mut listen: Vec<Listen> = Vec::new();
     for address in text.split(',').map(str::trim) {
         let mut address = if address.is_empty() { DEFAULT_ADDRESS } else { address };
         if address.ends_with(":53") {
-            if geteuid().is_root() {
+            if is_root {
                 root_mode = true;
             } else {
-                log::error!(target: "dns", "only root may listen on {address}; listening on {DEFAULT_ADDRESS}");
+                vars.warn(format!("{NAME}: only root may listen on {address}; listening on {DEFAULT_ADDRESS}"));
                 address = DEFAULT_ADDRESS;
             }
         }
@@ -112,7 +115,7 @@ fn listen(text: &str, errors: &mut Errors) -> (Vec<Listen>, bool) {
             Some(address) if listen.contains(&address) => {}
             Some(address) => listen.push(address),
             None => errors.add(
-                "DNS_PROXY_ADDR",
+                NAME,
                 format!("dns address must be a valid host:port: {address:?} is not (such as {DEFAULT_ADDRESS} or [::1]:15053)"),
             ),
         }
@@ -151,7 +154,7 @@ fn forwarding(vars: &Vars) -> forward::Policy {
         Duration::ZERO => Some(ZERO_TIMEOUT),
         timeout => (timeout != default || vars.text("DNS_FORWARD_TIMEOUT").is_some()).then_some(timeout),
     };
-    let positive = |name| u32::try_from(vars.int(name, 0)).ok().filter(|number| *number > 0);
+    let positive = |name| u32::try_from(vars.count(name, 0)).ok().filter(|number| *number > 0);
     forward::Policy {
         stagger: if parallel { Some(Duration::ZERO) } else { Some(hedge).filter(|hedge| !hedge.is_zero()) },
         timeout,
@@ -162,7 +165,7 @@ fn forwarding(vars: &Vars) -> forward::Policy {
 
 fn cache(vars: &Vars) -> Option<cache::Policy> {
     let policy = cache::Policy {
-        size: usize::try_from(vars.int("FOOTMAN_DNS_CACHE_BYTES", CACHE_BYTES)).unwrap_or(0),
+        size: usize::try_from(vars.count("FOOTMAN_DNS_CACHE_BYTES", CACHE_BYTES)).unwrap_or(usize::MAX),
         stale: vars.duration("FOOTMAN_DNS_SERVE_STALE", Duration::ZERO),
     };
     vars.bool("FOOTMAN_DNS_CACHE", false).then_some(policy)
@@ -190,6 +193,8 @@ mod tests {
     fn off_unless_asked_for() {
         assert_eq!(Config::from_vars(&Vars::from_pairs([("DNS_PROXY_ADDR", "127.0.0.1:5")])).unwrap(), None);
         assert!(config(&[]).unwrap().is_some());
+        let vars = Vars::from_pairs([("ISTIO_META_DNS_CAPTURE", "maybe")]);
+        assert_eq!((Config::from_vars(&vars), vars.warnings().len()), (Ok(None), 0));
     }
 
     #[test]
@@ -215,6 +220,15 @@ mod tests {
                 errors.starts_with("DNS_PROXY_ADDR: dns address must be a valid host:port") && errors.contains(bad),
                 "{errors}"
             );
+        }
+    }
+
+    #[test]
+    fn port_53_is_for_root() {
+        for (is_root, port) in [(true, 53), (false, 15053)] {
+            let (vars, mut errors) = (Vars::from_pairs([("DNS_PROXY_ADDR", "localhost:53")]), Errors::default());
+            assert_eq!(listen(&vars, is_root, &mut errors), (vec![address("localhost", port)], is_root));
+            assert_eq!(vars.warnings().iter().any(|line| line.starts_with("DNS_PROXY_ADDR: only root")), !is_root);
         }
     }
 

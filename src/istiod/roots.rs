@@ -106,7 +106,14 @@ pub(super) fn pair(vars: &Vars, ca: bool) -> Option<Pair> {
 /// A file that can serve now; later on, a broken one keeps what was usable before.
 fn existing(purpose: &str, file: PathBuf) -> Result<RootSource, String> {
     if !file.is_file() {
-        return Err(format!("root CA file for {purpose} does not exist {}", file.display()));
+        let mut text = format!("root CA file for {purpose} does not exist {}", file.display());
+        if let Some(folder) = std::env::current_dir().ok().filter(|_| file.is_relative()) {
+            text = format!("{text} (working directory {})", folder.display());
+        }
+        if file.ends_with(&MESH_ROOT[2..]) {
+            text = format!("{text}; mount the ConfigMap istio-ca-root-cert there, or set {purpose}_ROOT_CA");
+        }
+        return Err(text);
     }
     let pem =
         std::fs::read(&file).map_err(|error| format!("root CA file for {purpose} {}: {error}", file.display()))?;

@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     base::apart,
-    grpc::{Call, Client, Metadata, Receiver, Sender, Settings, Status, decoded, framed},
+    grpc::{Call, Client, Code, Metadata, Receiver, Sender, Settings, Status, decoded, framed},
     net::{BoxIo, dial, tls},
 };
 
@@ -169,9 +169,12 @@ impl Istiod {
         }
     }
 
-    /// What is wrong with the token as far as it can be seen from here.
-    pub fn token_doubt(&self) -> Option<String> {
-        self.purpose.token.doubt()
+    /// Where istiod says that it does not know us: what is wrong with the token as far as it can be seen from here, to be put behind
+    /// its word; else nothing.
+    pub fn token_doubt(&self, status: &Status) -> String {
+        let unknown = status.code == Code::Unauthenticated;
+        let doubt = unknown.then(|| self.purpose.token.doubt()).flatten();
+        doubt.map_or_else(String::new, |doubt| format!(" ({doubt})"))
     }
 
     /// Makes sure that there is a connection that takes calls.
@@ -299,23 +302,26 @@ impl Shared {
             Some(usable) => Ok(usable.clone()),
             None => material.config(tls).map(|config| Usable { fingerprint, config, ends }),
         };
-        let complaint = match &made {
-            Ok(_) => material.warning.clone(),
-            Err(error) => Some(format!("{error} ({}); keeping what was usable before", tls.roots)),
+        let (chosen, complaint) = match made {
+            Ok(usable) => {
+                state.last_good = Some(usable.clone());
+                (Ok(usable), material.warning.clone())
+            }
+            Err(error) => {
+                let text = format!("{error} ({})", tls.roots);
+                match state.last_good.clone().filter(|_| matches!(error, tls::Error::NoRoots)) {
+                    Some(kept) => (Ok(kept), Some(format!("{text}; keeping what was usable before"))),
+                    // Logged as the reason why there is no connection.
+                    None => (Err(self.failed(text)), None),
+                }
+            }
         };
         if self.identity.is_news(complaint.as_deref())
             && let Some(complaint) = complaint
         {
             log::warn!(target: "xdsproxy", "connection to {}: {complaint}", self.endpoint.address);
         }
-        match (made, &state.last_good) {
-            (Ok(usable), _) => {
-                state.last_good = Some(usable.clone());
-                Ok(usable)
-            }
-            (Err(tls::Error::NoRoots), Some(last_good)) => Ok(last_good.clone()),
-            (Err(error), _) => Err(self.failed(format!("{error} ({})", tls.roots))),
-        }
+        chosen
     }
 
     async fn dial(&self, usable: Option<Usable>, avoided: Option<IpAddr>) -> Result<(Client, Option<IpAddr>), Status> {

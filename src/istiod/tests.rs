@@ -153,7 +153,10 @@ async fn token_is_read_for_every_call() {
         assert_eq!(ask(&istiod).await.unwrap(), format!("clusterid= authorization=Bearer {token}"));
     }
     assert_ne!(istiod.credentials().await, without);
-    std::fs::remove_file(file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    let doubt = |code| istiod.token_doubt(&Status::new(code, "no"));
+    assert_eq!(doubt(Code::Unauthenticated), format!(" (there is no token in {})", file.display()));
+    assert_eq!(doubt(Code::PermissionDenied), "");
 }
 
 #[tokio::test]
@@ -366,6 +369,9 @@ async fn roots_follow_the_tables() {
     for (errors, text) in [
         (xds(&[("XDS_ROOT_CA", file!())]), "failed to create TLS dial option with root certificates"),
         (xds(&[("XDS_ROOT_CA", "/missing")]), "root CA file for XDS does not exist /missing"),
+        (xds(&[]), "/root-cert.pem (working directory /"),
+        (xds(&[]), "; mount the ConfigMap istio-ca-root-cert there, or set XDS_ROOT_CA"),
+        (ca(&[]), "or set CA_ROOT_CA"),
         (xds(&[("PILOT_CERT_PROVIDER", "none")]), "configured provider as none"),
         (ca(&[("PILOT_CERT_PROVIDER", "none")]), "configured provider as none"),
         (

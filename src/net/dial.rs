@@ -22,7 +22,7 @@ const HEAD_START: Duration = Duration::from_millis(250);
 /// Connects to `host` (a name, or an address, IPv6 with or without brackets) before `deadline`; Nagle's algorithm is off.
 ///
 /// # Errors
-/// What the resolver says, `TimedOut`, or the last address's error; the text names host, port and address.
+/// What the resolver says, `TimedOut`, or the addresses' errors, of the last one's kind; the text names host, port and address.
 pub async fn tcp(host: &str, port: u16, deadline: Instant) -> io::Result<TcpStream> {
     choosing(host, port, deadline, &|_| Ok(())).await
 }
@@ -68,14 +68,16 @@ async fn choosing(
 ) -> io::Result<TcpStream> {
     let named = |error: io::Error| io::Error::new(error.kind(), named(host, port, &error.to_string()));
     let connect = async {
-        let mut addresses = Resolver::from_system().lookup(host).await?;
+        let mut addresses = Resolver::from_system().lookup_until(host, deadline).await?;
         choose(&mut addresses)?;
-        any(interleave(&addresses).map(|ip| SocketAddr::new(ip, port)).collect()).await
+        let addresses: VecDeque<_> = interleave(&addresses).map(|ip| SocketAddr::new(ip, port)).collect();
+        let late = addresses.front().map(|address| format!("{address}: no connection in time"));
+        match timeout_at(deadline, any(addresses)).await {
+            Ok(connected) => connected,
+            Err(_) => Err(io::Error::new(ErrorKind::TimedOut, late.unwrap_or_default())),
+        }
     };
-    match timeout_at(deadline, connect).await {
-        Ok(connected) => connected.map_err(named),
-        Err(_) => Err(named(io::Error::new(ErrorKind::TimedOut, "no connection in time"))),
-    }
+    connect.await.map_err(named)
 }
 
 /// The failure with host, port and address, each of them once: a literal address is its own host, and the resolver names the host.
@@ -88,7 +90,7 @@ fn named(host: &str, port: u16, failure: &str) -> String {
 
 /// The first of the addresses that connects.
 async fn any(mut addresses: VecDeque<SocketAddr>) -> io::Result<TcpStream> {
-    let mut failure = io::Error::new(ErrorKind::NotFound, "no address");
+    let (mut kind, mut failures) = (ErrorKind::NotFound, String::new());
     let mut running: Vec<BoxFuture<'_, (SocketAddr, io::Result<TcpStream>)>> = Vec::new();
     while let Some(address) = addresses.pop_front() {
         running.push(Box::pin(async move { (address, TcpStream::connect(address).await) }));
@@ -101,7 +103,13 @@ async fn any(mut addresses: VecDeque<SocketAddr>) -> io::Result<TcpStream> {
                         return Ok(stream);
                     }
                     Err(error) => {
-                        failure = io::Error::new(error.kind(), format!("{address}: {error}"));
+                        kind = error.kind();
+                        let error = error.to_string();
+                        // Each once: where nothing listens, every address of a host says the same.
+                        if !failures.contains(&error) {
+                            let comma = if failures.is_empty() { "" } else { ", " };
+                            failures = format!("{failures}{comma}{address}: {error}");
+                        }
                         if !last || running.is_empty() {
                             break;
                         }
@@ -111,7 +119,7 @@ async fn any(mut addresses: VecDeque<SocketAddr>) -> io::Result<TcpStream> {
             }
         }
     }
-    Err(failure)
+    Err(io::Error::new(kind, failures))
 }
 
 /// Families in turn, beginning with that of the first address; order within a family is kept.
@@ -161,6 +169,17 @@ mod tests {
         assert!(error.to_string().starts_with(&format!("127.0.0.1:{port}: Connection refused")), "{error}");
     }
 
+    #[tokio::test]
+    async fn errors_of_all_addresses_are_told_once() {
+        let (first, second) = (closed().await, closed().await);
+        let failed = async |other| any([first, other, second].into()).await.unwrap_err().to_string();
+        let text = failed(second).await;
+        assert!(text.starts_with(&format!("{first}: Connection refused")) && text.matches(':').count() == 2, "{text}");
+        // Broadcast is no peer.
+        let text = failed("255.255.255.255:9".parse().unwrap()).await;
+        assert!(text.contains(", 255.255.255.255:9: ") && text.matches("refused").count() == 1, "{text}");
+    }
+
     #[test]
     fn failures_name_each_thing_once() {
         for (host, failure, text) in [
@@ -169,8 +188,8 @@ mod tests {
             ("[::1]", "[::1]:80: refused", "[::1]:80: refused"),
             ("app", "10.0.0.1:80: refused", "app:80: 10.0.0.1:80: refused"),
             ("app", "app: no such host", "app:80: no such host"),
-            ("app", "no connection in time", "app:80: no connection in time"),
-            ("::1", "no connection in time", "[::1]:80: no connection in time"),
+            ("app", "app: no answer from 10.0.0.1:53", "app:80: no answer from 10.0.0.1:53"),
+            ("::1", "[::1]:80: no connection in time", "[::1]:80: no connection in time"),
         ] {
             assert_eq!(named(host, 80, failure), text, "{host}");
         }

@@ -53,12 +53,7 @@ pub(super) fn failed(way: &Istiod, status: &Status) -> Failure {
         _ => Cause::Unavailable,
     };
     // Istio's words: people search for them.
-    let mut message = format!("create certificate: CA {}: {status}", way.address());
-    if status.code == Code::Unauthenticated
-        && let Some(doubt) = way.token_doubt()
-    {
-        message = format!("{message} ({doubt})");
-    }
+    let message = format!("create certificate: CA {}: {status}{}", way.address(), way.token_doubt(status));
     Failure { cause, message, pushback: status.pushback }
 }
 

@@ -12,7 +12,7 @@ use super::{
 /// Where Istio keeps modules; the sidecar has an emptyDir there.
 const FOLDER: &str = "/var/lib/istio/data";
 /// Four modules of the largest size.
-const MAX_TOTAL: i64 = 1 << 30;
+const MAX_TOTAL: u64 = 1 << 30;
 const MAX_MODULE: i64 = 256 << 20;
 /// What a request timeout of 0 means (Istio).
 const SHORTEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -51,7 +51,6 @@ impl Config {
     pub fn from_vars(vars: &Vars) -> Result<Config, Errors> {
         let mut errors = Errors::default();
         let request_timeout = vars.duration("WASM_HTTP_REQUEST_TIMEOUT", Duration::from_secs(15));
-        let positive = |name, default| u64::try_from(vars.int(name, default)).unwrap_or(0);
         let config = Config {
             enabled: vars.bool("ISTIO_AGENT_ENABLE_WASM_REMOTE_LOAD_CONVERSION", true),
             folder: path(vars, "FOOTMAN_WASM_CACHE_DIR").unwrap_or_else(|| FOLDER.into()),
@@ -59,8 +58,8 @@ impl Config {
             purge_interval: vars.duration("WASM_PURGE_INTERVAL", Duration::from_secs(3600)),
             request_timeout: if request_timeout.is_zero() { SHORTEST_TIMEOUT } else { request_timeout },
             attempts: u32::try_from(vars.int("WASM_HTTP_REQUEST_MAX_RETRIES", 5)).unwrap_or(0).max(1),
-            max_module: positive("ISTIO_WASM_MAX_BINARY_SIZE_BYTES", MAX_MODULE),
-            max_total: positive("FOOTMAN_WASM_CACHE_MAX_BYTES", MAX_TOTAL),
+            max_module: u64::try_from(vars.int("ISTIO_WASM_MAX_BINARY_SIZE_BYTES", MAX_MODULE)).unwrap_or(0),
+            max_total: vars.count("FOOTMAN_WASM_CACHE_MAX_BYTES", MAX_TOTAL),
             nack_on_failure: vars.bool("FOOTMAN_WASM_NACK_ON_FAILURE", false),
             key: public_key(vars, &mut errors),
             client: client(vars, &mut errors),

@@ -143,7 +143,7 @@ fn last_good(vars: &Vars) -> Option<Store> {
     Some(Store {
         folder: vars.path(folder),
         max_age: vars.duration("FOOTMAN_LAST_GOOD_MAX_AGE", Duration::from_secs(24 * 3600)),
-        max_bytes: u64::try_from(vars.int("FOOTMAN_LAST_GOOD_MAX_BYTES", 256 << 20)).unwrap_or(0),
+        max_bytes: vars.count("FOOTMAN_LAST_GOOD_MAX_BYTES", 256 << 20),
     })
 }
 

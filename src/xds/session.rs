@@ -212,7 +212,12 @@ fn report(proxy: &Proxy, entry: &Entry, end: &End) {
         proxy.metrics.failures.inc();
         log::debug!(target: "xdsproxy", "no upstream for stream {}: {status}", entry.id);
     } else if class == Class::Unexpected && proxy.is_news(&status) {
-        log::warn!(target: "xdsproxy", "{side} terminated with unexpected error {status} (id {})", entry.id);
+        let istiod = &proxy.links.istiod;
+        let whose = match end {
+            End::Istiod(_) => format!("; istiod {}{}", istiod.address(), istiod.token_doubt(&status)),
+            _ => String::new(),
+        };
+        log::warn!(target: "xdsproxy", "{side} terminated with unexpected error {status} (id {}){whose}", entry.id);
     } else {
         log::debug!(target: "xdsproxy", "{side} terminated: {status} (id {})", entry.id);
     }

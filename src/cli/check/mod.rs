@@ -13,7 +13,7 @@ use report::{Report, Step};
 use super::{
     Failure,
     args::Typed,
-    commands::{BOOTSTRAP, OUTPUT, REQUEST_CERTIFICATE},
+    commands::{BOOTSTRAP, CHECK, OUTPUT, REQUEST_CERTIFICATE},
     logging, proxy, redact,
 };
 use crate::{
@@ -41,6 +41,7 @@ pub async fn run(typed: Typed) -> Result<(String, u8), Failure> {
 }
 
 async fn check(mut typed: Typed, show_bootstrap: bool, request_certificate: bool) -> Result<Report, Failure> {
+    let unknown = typed.unknown.iter().map(|flag| CHECK.misspelt(flag, ": unknown, ignored")).collect();
     typed.flags.retain(|(name, _)| ![OUTPUT.name, BOOTSTRAP.name, REQUEST_CERTIFICATE.name].contains(name));
     let (vars, mut errors) = Vars::of_process(proxy::flags(typed)?, Record::All).await;
     if let Err(failure) = logging::config(vars.flags()) {
@@ -51,7 +52,8 @@ async fn check(mut typed: Typed, show_bootstrap: bool, request_certificate: bool
         errors.append(agent.faults().await);
     }
     let mut report = Report::new(&vars);
-    hints::add(&vars, &mut report.warnings);
+    report.warnings = unknown;
+    hints::add(&vars, !errors.0.is_empty(), &mut report.warnings);
     report.settings = settings::all(&vars);
     if let Some(agent) = agent.filter(|_| errors.0.is_empty()) {
         let platform = match platform::Config::from_vars(&vars) {

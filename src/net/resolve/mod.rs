@@ -19,7 +19,7 @@ use std::{
 };
 
 use simple_dns::{CLASS, Name, Packet, PacketFlag, Question, RCODE, TYPE, rdata::RData};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 pub use conf::{Conf, Options};
 
@@ -84,6 +84,17 @@ impl Resolver {
             }
         }
         Err(failure.unwrap_or_else(|| io::Error::new(ErrorKind::NotFound, format!("{host}: no such host"))))
+    }
+
+    /// As [`lookup`](Self::lookup), but not after `deadline`.
+    ///
+    /// # Errors
+    /// As `lookup`; `TimedOut` with the servers that were asked.
+    pub async fn lookup_until(&self, host: &str, deadline: Instant) -> io::Result<Vec<IpAddr>> {
+        timeout_at(deadline, self.lookup(host)).await.unwrap_or_else(|_| {
+            let servers = self.conf()?.servers.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", ");
+            Err(io::Error::new(ErrorKind::TimedOut, format!("{host}: no answer from nameserver {servers}")))
+        })
     }
 
     fn conf(&self) -> io::Result<Conf> {

@@ -227,6 +227,10 @@ async fn silence_ends_in_a_timeout_and_other_servers_are_asked() {
     assert_eq!(resolver.lookup("a.example").await.unwrap_err().kind(), ErrorKind::TimedOut);
     // Two servers, asked twice each.
     assert_eq!(start.elapsed().as_secs(), 12);
+    let late = resolver.lookup_until("a.example", start + Duration::from_secs(20)).await.unwrap_err();
+    assert_eq!(late.kind(), ErrorKind::TimedOut);
+    let servers = format!("127.0.0.1:{port}, 127.0.0.1:{port}");
+    assert_eq!(late.to_string(), format!("a.example: no answer from nameserver {servers}"));
 }
 
 #[tokio::test]
