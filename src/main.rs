@@ -2,7 +2,7 @@
 
 use std::{env, ffi::OsString, path::Path, process::ExitCode};
 
-use footman::{base, cli, envoy::guard};
+use footman::{base, cli, envoy::guard, telemetry::log::write_last};
 
 /// Events taken from the kernel at once: tokio's 1024 are more than ever come, and their list is two pages of memory.
 const EVENTS: usize = 64;
@@ -15,10 +15,13 @@ fn main() -> ExitCode {
     if words.first().is_some_and(|word| word == guard::WORD) {
         return guard::run(words.into_iter().skip(1));
     }
-    std::panic::set_hook(Box::new(|panic| match log::max_level() {
-        // No log yet.
-        log::LevelFilter::Off => eprintln!("Error: a defect of footman, please report it: {panic}"),
-        _ => log::error!("a defect of footman, please report it: {panic}"),
+    std::panic::set_hook(Box::new(|panic| {
+        let text = format!("a defect of footman, please report it: {panic}");
+        match log::max_level() {
+            // No log yet.
+            log::LevelFilter::Off => eprintln!("Error: {text}"),
+            _ => write_last(&text),
+        }
     }));
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = match builder.enable_all().max_io_events_per_tick(EVENTS).build() {

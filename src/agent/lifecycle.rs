@@ -432,7 +432,11 @@ impl Lifecycle {
         }
     }
 
+    /// SIGKILL, or the end where there is no Envoy to send it to.
     fn kill(&mut self, now: Instant, actions: &mut Vec<Action>) {
+        if !self.plan.envoy {
+            return self.end(self.stop.unwrap_or(0), actions);
+        }
         if !matches!(self.state, State::Killing { .. } | State::Ended) {
             actions.push(Action::Kill);
             self.state = State::Killing { until: now + KILL_WAIT };

@@ -157,8 +157,8 @@ impl Status {
 
     fn from_io(error: &io::Error) -> Status {
         match error.kind() {
-            // h2 reports the peer's orderly end of the connection like this.
-            io::ErrorKind::BrokenPipe | io::ErrorKind::UnexpectedEof => {
+            // h2 reports the peer's orderly end of the connection like this, TLS the end of one that came within a record.
+            io::ErrorKind::BrokenPipe | io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionAborted => {
                 Status::transport("error reading from server: EOF")
             }
             _ => Status::transport(format!("error reading from server: {error}")),

@@ -6,7 +6,7 @@
 use std::{
     collections::BTreeMap,
     io,
-    os::unix::process::CommandExt,
+    os::unix::process::{CommandExt, ExitStatusExt},
     process::{Command, ExitStatus},
     sync::{Mutex, MutexGuard, PoisonError},
 };
@@ -16,7 +16,7 @@ use nix::{
     sys::{
         resource::{Resource, getrlimit, setrlimit},
         signal::{Signal, kill, killpg},
-        wait::{Id, WaitPidFlag, waitid, waitpid},
+        wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid},
     },
     unistd::{Pid, getpid},
 };
@@ -212,8 +212,18 @@ fn reap_one(children: &mut BTreeMap<i32, Entry>) -> bool {
             Some(_) => look(children),
         },
         // A real-time signal has killed it, and nix does not say whom: an orphan, when it is nobody of ours.
+        Err(Errno::EINVAL) if look(children) => true,
         Err(Errno::EINVAL) => {
-            look(children) || !matches!(waitpid(None, Some(WaitPidFlag::WNOHANG)), Err(Errno::ECHILD))
+            let (pid, raw) = match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+                // One of ours has ended meanwhile.
+                Ok(WaitStatus::Exited(pid, code)) => (pid, code << 8),
+                Ok(WaitStatus::Signaled(pid, signal, _)) => (pid, signal as i32),
+                other => return other == Err(Errno::EINVAL),
+            };
+            if let Some(entry) = children.get_mut(&pid.as_raw()).filter(|entry| entry.status.is_none()) {
+                entry.status = Some(ExitStatus::from_raw(raw));
+            }
+            true
         }
         Err(_) => false,
     }
@@ -221,8 +231,6 @@ fn reap_one(children: &mut BTreeMap<i32, Entry>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::process::ExitStatusExt;
-
     use nix::libc;
 
     use super::*;

@@ -110,14 +110,25 @@ impl Stream<'_> {
 
     /// What this end says about istiod's will to serve this proxy. One that sends something and then fails, again and again, refuses too.
     fn judge(&self, end: &End) {
-        let served = self.served.get();
-        if served.is_some_and(|since| since.elapsed() >= HEALTHY) {
-            self.proxy.refusals().healthy();
-        } else if let End::Istiod(end @ Err(status)) = end
+        if let End::Istiod(end @ Err(status)) = end
+            && !self.is_healthy()
             && !status.is_transport()
-            && (served.is_none() || classify(end) == Class::Unexpected)
+            && (self.served.get().is_none() || classify(end) == Class::Unexpected)
         {
             self.proxy.refused(status);
+        }
+    }
+
+    fn is_healthy(&self) -> bool {
+        self.served.get().is_some_and(|since| since.elapsed() >= HEALTHY)
+    }
+}
+
+impl Drop for Stream<'_> {
+    /// However it ended: another stream of Envoy's may have taken its place.
+    fn drop(&mut self) {
+        if self.is_healthy() {
+            self.proxy.refusals().healthy();
         }
     }
 }

@@ -124,6 +124,10 @@ fn istiod_is_told_before_the_drain_where_asked_for() {
     story.signal();
     assert_eq!(story.after(FAREWELL), ["drain inboundonly&graceful"], "istiod is away");
 
+    let mut story = Story::new(Plan { envoy: false, force_on_signal: Some(2), ..asked.clone() });
+    assert_eq!(story.signal(), [UNREADY, "farewell"]);
+    assert_eq!(story.signal(), ["end 0"], "there is no Envoy to kill");
+
     // Nobody to drain: it is told all the same.
     let mut story = Story::new(Plan { envoy: false, ..asked.clone() });
     assert_eq!(story.signal(), [UNREADY, "farewell"]);

@@ -290,7 +290,9 @@ fn is_broken_connection(error: &fetch::Error) -> bool {
     match error {
         fetch::Error::Http(Http::Closed) => true,
         fetch::Error::Http(Http::Io(error)) => {
-            matches!(error.kind(), std::io::ErrorKind::ConnectionReset | std::io::ErrorKind::BrokenPipe)
+            use std::io::ErrorKind as Kind;
+            // Aborted: the end came within a TLS record.
+            matches!(error.kind(), Kind::ConnectionReset | Kind::BrokenPipe | Kind::ConnectionAborted)
         }
         _ => false,
     }
