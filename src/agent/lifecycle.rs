@@ -121,6 +121,9 @@ pub enum Action {
 ///                                     (third signal, where asked for) ────▶ Killing ────┘
 ///                                                                         (SIGKILL)  KILL_WAIT
 /// ```
+///
+/// With `FOOTMAN_UNHEALTHY_ON_DRAIN` a signal always leads to `Holding`, until istiod has been told as well; where nobody is to be
+/// drained (no Envoy, or after /drain) `Stopping` follows, or the end.
 #[derive(Debug)]
 enum State {
     Running {

@@ -6,6 +6,7 @@
 use super::{
     Family,
     json::{Json, json},
+    safe_regex,
 };
 use crate::config::{Vars, parse_bool};
 
@@ -148,11 +149,11 @@ impl Flavor {
 
     /// What is not kept, where Envoy keeps all the rest; `own` are the user's expressions.
     pub(super) fn exclusions(self, own: &[String]) -> Option<Vec<Json<'_>>> {
-        let mut list: Vec<Json<'_>> = own.iter().map(|text| regex(text)).collect();
+        let mut list: Vec<Json<'_>> = own.iter().map(|text| safe_regex(text)).collect();
         if self.kind != Kind::V3 {
             list.push(json!({"prefix": "vhost"}));
         }
-        list.push(regex(RDS));
+        list.push(safe_regex(RDS));
         self.excludes.then_some(list)
     }
 
@@ -166,8 +167,4 @@ impl Flavor {
         }
         (self.kind == Kind::V3).then_some(config)
     }
-}
-
-fn regex(text: &str) -> Json<'_> {
-    json!({"safe_regex": {"regex": text}})
 }

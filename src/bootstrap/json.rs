@@ -88,9 +88,9 @@ impl<'a> Object<'a> {
 }
 
 impl<'a> FromIterator<(Cow<'a, str>, Json<'a>)> for Object<'a> {
-    /// Of members that all have different names.
+    /// As [`Object::new`].
     fn from_iter<T: IntoIterator<Item = (Cow<'a, str>, Json<'a>)>>(members: T) -> Self {
-        Object(members.into_iter().collect())
+        Object::new(members.into_iter().collect())
     }
 }
 
@@ -111,14 +111,16 @@ impl<'a> Json<'a> {
 
     /// The text of all of it, without any blanks.
     pub(super) fn compact(&self) -> Vec<u8> {
-        let mut printer = Printer { out: Vec::with_capacity(ROOM), depth: None };
-        printer.json(self);
-        printer.out
+        self.printed(None)
     }
 
     /// The text of all of it, for people: a line for each member and element.
     pub(super) fn pretty(&self) -> Vec<u8> {
-        let mut printer = Printer { out: Vec::with_capacity(ROOM), depth: Some(0) };
+        self.printed(Some(0))
+    }
+
+    fn printed(&self, depth: Option<usize>) -> Vec<u8> {
+        let mut printer = Printer { out: Vec::with_capacity(ROOM), depth };
         printer.json(self);
         printer.out
     }

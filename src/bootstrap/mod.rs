@@ -34,7 +34,7 @@ use crate::config::{
     AuthPolicy, ConfigError, Errors, ISTIO_VERSION, ProxyConfig, Role, Tracer, Vars, is_link_local, split_host_port,
 };
 use higress::Flavor;
-use json::Json;
+use json::{Json, json};
 use metadata::{Labels, Metadata};
 use node::Node;
 use stats::Stats;
@@ -349,6 +349,11 @@ fn load_stats(metadata: &Metadata, errors: &mut Errors) -> Option<Value> {
 fn any<'a>(kind: &str, mut fields: Json<'a>) -> Json<'a> {
     fields.insert("@type", format!("type.googleapis.com/{kind}"));
     fields
+}
+
+/// A string matcher by a regular expression.
+fn safe_regex(text: &str) -> Json<'_> {
+    json!({"safe_regex": {"regex": text}})
 }
 
 /// How an annotation is named in messages.

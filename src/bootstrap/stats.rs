@@ -9,6 +9,7 @@ use super::{
     higress::Flavor,
     json::{Json, Object, json},
     metadata::Metadata,
+    safe_regex,
 };
 use crate::config::{Vars, parse_go_duration};
 
@@ -126,8 +127,8 @@ impl Stats {
         if self.counts_connections {
             patterns.push(suffix("downstream_cx_active"));
         }
-        patterns.extend(self.regexps.iter().map(|text| regexp(text)));
-        patterns.extend([regexp(REQUIRED_REGEXP), prefix("component"), prefix("istio")]);
+        patterns.extend(self.regexps.iter().map(|text| safe_regex(text)));
+        patterns.extend([safe_regex(REQUIRED_REGEXP), prefix("component"), prefix("istio")]);
         patterns
     }
 }
@@ -138,10 +139,6 @@ fn prefix(text: &str) -> Json<'_> {
 
 fn suffix(text: &str) -> Json<'_> {
     json!({"suffix": text})
-}
-
-fn regexp(text: &str) -> Json<'_> {
-    json!({"safe_regex": {"regex": text}})
 }
 
 /// Empty items go, since Envoy refuses them; `{pod_ip}` stands for each different address in turn.

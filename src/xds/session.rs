@@ -103,7 +103,8 @@ impl Stream<'_> {
 
     /// Notes that istiod has sent a response: it does not refuse this proxy.
     pub(super) fn served(&self) {
-        if self.served.set(Instant::now()).is_ok() {
+        // Each response comes here: the clock is asked by the first.
+        if self.served.get().is_none() && self.served.set(Instant::now()).is_ok() {
             self.proxy.served();
         }
     }
