@@ -27,7 +27,7 @@ use super::{
 use crate::{
     base::apart,
     grpc::{Call, Client, Code, Metadata, Receiver, Sender, Settings, Status, decoded, framed},
-    net::{BoxIo, dial, tls},
+    net::{BoxIo, Socket, dial, tls},
 };
 
 /// A dial ends after so long, TCP, TLS and the first word of HTTP/2 together.
@@ -339,16 +339,17 @@ impl Shared {
             Some(_) => self.failed(error.to_string()),
         })?;
         let peer = tcp.peer_addr().ok().map(|address| address.ip());
+        let socket = tcp.into_std().and_then(Socket::patient).map_err(|error| self.failed(error.to_string()))?;
         let (io, basis): (BoxIo, _) = match (usable, &endpoint.tls) {
             (Some(Usable { fingerprint, config, ends }), Some(tls)) => {
-                let shaken = tls::connect_to_peer(Box::new(tcp), config, &tls.server_name);
+                let shaken = tls::connect_to_peer(Box::new(socket), config, &tls.server_name);
                 let (io, peer) = timeout_at(deadline, shaken)
                     .await
                     .map_err(|_| late())?
                     .map_err(|error| self.failed(format!("{error} (name {:?}, {})", tls.server_name, tls.roots)))?;
                 (io, peer.map(|peer| Basis { peer, fingerprint, ends }))
             }
-            _ => (Box::new(tcp), None),
+            _ => (Box::new(socket), None),
         };
         let settings =
             Settings { stream_window: STREAM_WINDOW, keepalive: Some(endpoint.keepalive), ..Settings::default() };

@@ -6,10 +6,12 @@ pub mod files;
 pub mod http1;
 pub mod http2;
 pub mod resolve;
+mod socket;
 pub mod tls;
 pub mod uds;
 
 pub use batch::{Batched, Flusher};
+pub use socket::Socket;
 
 use std::{io, os::fd::AsRawFd, time::Duration};
 

@@ -1,7 +1,5 @@
 //! Unix stream sockets that the agent serves on: stale files replaced, live ones refused, removed when closed.
 
-mod stream;
-
 use std::{
     fs::Permissions,
     io,
@@ -11,7 +9,7 @@ use std::{
 
 use tokio::net::UnixListener;
 
-pub use stream::Stream;
+use super::Socket;
 
 /// A bound socket; dropping it removes its file.
 #[derive(Debug)]
@@ -72,9 +70,9 @@ impl Listener {
     ///
     /// # Errors
     /// As `accept(2)`; running out of descriptors is worth another try.
-    pub async fn accept(&self) -> io::Result<Stream> {
+    pub async fn accept(&self) -> io::Result<Socket> {
         let (socket, _) = self.listener.accept().await?;
-        Stream::new(socket.into_std()?)
+        Socket::new(socket.into_std()?)
     }
 
     /// Where it is bound.
