@@ -3,16 +3,18 @@
 //! A file for each protocol and type: a header, then responses as they passed (`R`, length, bytes), each followed by `A` and its
 //! length-prefixed nonce once Envoy has accepted it. It is written under another name and renamed at its first acceptance. In
 //! state-of-the-world a response replaces the file, but for endpoints, of which istiod sends what has changed; in delta, and of these,
-//! a file holds what one stream carried. Secrets are never written.
+//! a file holds what one stream carried, [compacted](compact) as it grows. Secrets are never written.
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File, OpenOptions},
-    io::{self, BufReader, Read, Write},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    fs::{self, File},
+    io::{self, BufReader, Read, Seek, SeekFrom, Write},
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
+
+use tokio::sync::oneshot;
 
 use super::{
     Kind,
@@ -20,8 +22,14 @@ use super::{
     types::{self, short},
 };
 
+mod compact;
+use compact::{Compacted, compact, create, head};
+
 /// The first line; another version is not read.
 const HEADER: &[u8] = b"footman last good 1\n";
+
+/// What a recording is called while it is compacted.
+const COMPACT: &str = "compact";
 
 /// How much of a response is read at a time.
 const CHUNK: usize = 16 * 1024;
@@ -48,7 +56,7 @@ pub struct Store {
     pub folder: PathBuf,
     /// What was accepted longer ago is not served.
     pub max_age: Duration,
-    /// A type that needs more is not kept.
+    /// A type that needs more is not kept; a recording is compacted half way there, for which the disk needs half as much again.
     pub max_bytes: u64,
 }
 
@@ -65,6 +73,10 @@ struct Recording {
     /// Responses that Envoy has not answered yet.
     unanswered: Vec<String>,
     published: bool,
+    /// From this size on it is compacted.
+    compact_at: u64,
+    /// The recording without what is overtaken, while it is made.
+    compaction: Option<oneshot::Receiver<io::Result<Compacted>>>,
     /// Too large, or the disk refused: nothing more of this type on this stream.
     given_up: bool,
 }
@@ -88,35 +100,7 @@ impl Store {
     /// When there are none, or the file is none of ours.
     pub fn accepted(&self, kind: Kind, type_url: &str) -> io::Result<Vec<Stored>> {
         let path = self.path(kind, type_url);
-        let mut file = BufReader::new(File::open(&path)?);
-        let mut header = [0; HEADER.len()];
-        file.read_exact(&mut header)?;
-        if header != HEADER {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "not written by this version"));
-        }
-        let mut offset = HEADER.len() as u64;
-        let (mut responses, mut accepted) = (Vec::new(), Vec::new());
-        // A record that is not complete was being written when the agent ended.
-        while let Ok((mark, length)) = record(&mut file) {
-            offset += 9;
-            if mark == b'R' {
-                let mut peek = Peek::response(kind, usize::try_from(length).unwrap_or_default());
-                if walk(&mut file, length, &mut peek).is_err() {
-                    break;
-                }
-                let nonce = peek.text(Text::Nonce).unwrap_or_default().to_owned();
-                responses.push((nonce, Stored { path: path.clone(), offset, length }));
-            } else {
-                let mut nonce = vec![0; usize::try_from(length.min(1024)).unwrap_or_default()];
-                if file.read_exact(&mut nonce).is_err() {
-                    break;
-                }
-                let position = responses.iter().position(|(of, _)| of.as_bytes() == nonce);
-                accepted.extend(position.map(|position| responses.swap_remove(position).1));
-            }
-            offset += length;
-        }
-        Ok(accepted)
+        history(kind, &mut BufReader::new(File::open(&path)?), &path).map(|history| history.accepted)
     }
 
     fn path(&self, kind: Kind, type_url: &str) -> PathBuf {
@@ -133,13 +117,53 @@ pub struct Stored {
     pub length: u64,
 }
 
+/// What a recording tells.
+struct History {
+    /// In the order in which Envoy has accepted them.
+    accepted: Vec<Stored>,
+    /// With their nonces.
+    unanswered: Vec<(String, Stored)>,
+    /// Where its last complete record ends.
+    end: u64,
+}
+
+fn history(kind: Kind, file: &mut BufReader<File>, path: &Path) -> io::Result<History> {
+    let mut header = [0; HEADER.len()];
+    file.read_exact(&mut header)?;
+    if header != HEADER {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "not written by this version"));
+    }
+    let mut end = HEADER.len() as u64;
+    let (mut unanswered, mut accepted) = (Vec::new(), Vec::new());
+    // A record that is not complete was being written when the agent ended, or is being written.
+    while let Ok((mark, length)) = record(file) {
+        let offset = end + 9;
+        if mark == b'R' {
+            let mut peek = Peek::response(kind, usize::try_from(length).unwrap_or_default());
+            if walk(file, length, &mut peek).is_err() {
+                break;
+            }
+            let nonce = peek.text(Text::Nonce).unwrap_or_default().to_owned();
+            unanswered.push((nonce, Stored { path: path.to_owned(), offset, length }));
+        } else {
+            let mut nonce = vec![0; usize::try_from(length.min(1024)).unwrap_or_default()];
+            if file.read_exact(&mut nonce).is_err() {
+                break;
+            }
+            let position = unanswered.iter().position(|(of, _)| of.as_bytes() == nonce);
+            accepted.extend(position.map(|position| unanswered.remove(position).1));
+        }
+        end = offset + length;
+    }
+    Ok(History { accepted, unanswered, end })
+}
+
 impl Stored {
     /// Its bytes, a chunk at a time.
     ///
     /// # Errors
     /// When the file cannot be read any more.
     pub fn chunks(&self) -> io::Result<impl Iterator<Item = io::Result<Vec<u8>>>> {
-        use std::io::{Seek, SeekFrom};
         let mut file = File::open(&self.path)?;
         file.seek(SeekFrom::Start(self.offset))?;
         let mut left = self.length;
@@ -156,12 +180,11 @@ impl Recorder {
     /// A response of that type and length goes to Envoy; its bytes follow.
     pub fn begin(&mut self, type_url: &str, length: usize) {
         let Some(kept) = KEPT.iter().find(|kept| **kept == type_url) else { return };
-        let fresh = match self.types.get(kept) {
-            None => true,
-            Some(recording) => self.kind == Kind::Sotw && *kept != ENDPOINTS && !recording.given_up,
-        };
+        let grows = self.kind == Kind::Delta || *kept == ENDPOINTS;
+        let fresh = self.types.get(kept).is_none_or(|recording| !grows && !recording.given_up);
         if fresh {
-            let begun = Recording::begin(&self.store.folder, &self.fresh_path(kept));
+            let compact_at = if grows { self.store.max_bytes / 2 } else { u64::MAX };
+            let begun = Recording::begin(&self.store.folder, &self.fresh_path(kept), compact_at);
             match begun {
                 Ok(recording) => drop(self.types.insert(kept, recording)),
                 Err(error) => {
@@ -170,7 +193,7 @@ impl Recorder {
                 }
             }
         }
-        self.write(kept, &[&b"R"[..], &(length as u64).to_be_bytes()].concat());
+        self.write(kept, &head(b'R', length as u64));
     }
 
     /// The next bytes of it.
@@ -194,9 +217,10 @@ impl Recorder {
     pub fn accepted(&mut self, type_url: &str, nonce: &str) {
         let Some(kept) = KEPT.iter().find(|kept| **kept == type_url) else { return };
         let Some(recording) = self.types.get_mut(kept) else { return };
-        let Some(position) = recording.unanswered.iter().position(|sent| sent == nonce) else { return };
-        recording.unanswered.remove(position);
-        self.write(kept, &[&b"A"[..], &(nonce.len() as u64).to_be_bytes(), nonce.as_bytes()].concat());
+        if !recording.answered(nonce) {
+            return;
+        }
+        self.write(kept, &[&head(b'A', nonce.len() as u64)[..], nonce.as_bytes()].concat());
         let (fresh, path) = (self.fresh_path(kept), self.store.path(self.kind, kept));
         if let Some(recording) = self.types.get_mut(kept)
             && !recording.published
@@ -206,16 +230,30 @@ impl Recorder {
         }
     }
 
+    /// Envoy has refused a response.
+    pub fn refused(&mut self, type_url: &str, nonce: &str) {
+        if let Some(recording) = self.types.get_mut(type_url) {
+            recording.answered(nonce);
+        }
+    }
+
     fn write(&mut self, kept: &'static str, bytes: &[u8]) {
-        let fresh = self.fresh_path(kept);
-        let path = self.store.path(self.kind, kept);
+        let (fresh, path) = (self.fresh_path(kept), self.store.path(self.kind, kept));
         let Some(recording) = self.types.get_mut(kept).filter(|recording| !recording.given_up) else { return };
+        let current = if recording.published { path } else { fresh };
+        let written = recording.file.write_all(bytes);
         recording.written += bytes.len() as u64;
-        if recording.written > self.store.max_bytes || recording.file.write_all(bytes).is_err() {
-            log::warn!(target: "xdsproxy", "last good configuration: {} is too large or cannot be written; not kept", short(kept));
+        recording.take_compacted(&current, self.store.max_bytes);
+        let is_too_large = recording.written > self.store.max_bytes && recording.compaction.is_none();
+        let too_large = is_too_large.then(|| format!("more than {} bytes", self.store.max_bytes));
+        if let Some(why) = written.err().map(|error| error.to_string()).or(too_large) {
+            log::warn!(target: "xdsproxy", "last good configuration: {} is not kept: {}: {why}", short(kept), current.display());
             recording.given_up = true;
+            recording.compaction = None;
             // Half a history is none.
-            let _ = fs::remove_file(if recording.published { path } else { fresh });
+            let _ = fs::remove_file(current);
+        } else if recording.written > recording.compact_at && recording.compaction.is_none() {
+            recording.compact(current, self.kind, kept);
         }
     }
 
@@ -225,12 +263,64 @@ impl Recorder {
 }
 
 impl Recording {
-    fn begin(folder: &Path, path: &Path) -> io::Result<Recording> {
+    fn begin(folder: &Path, path: &Path, compact_at: u64) -> io::Result<Recording> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-        let _ = fs::remove_file(path);
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-        file.write_all(HEADER)?;
-        Ok(Recording { file, written: HEADER.len() as u64, unanswered: Vec::new(), published: false, given_up: false })
+        Ok(Recording {
+            file: create(path)?,
+            written: HEADER.len() as u64,
+            unanswered: Vec::new(),
+            published: false,
+            compact_at,
+            compaction: None,
+            given_up: false,
+        })
+    }
+
+    /// Whether a response was unanswered; it is no more.
+    fn answered(&mut self, nonce: &str) -> bool {
+        let position = self.unanswered.iter().position(|sent| sent == nonce);
+        position.map(|position| self.unanswered.remove(position)).is_some()
+    }
+
+    /// Begins to compact what there is.
+    fn compact(&mut self, current: PathBuf, kind: Kind, type_url: &'static str) {
+        let (done, compaction) = oneshot::channel();
+        self.compaction = Some(compaction);
+        let (from, smaller) = (File::open(&current), current.with_extension(COMPACT));
+        let unanswered = self.unanswered.clone();
+        tokio::task::spawn_blocking(move || {
+            let compacted = from.and_then(|from| compact(from, (kind, type_url), &unanswered, &smaller));
+            if done.send(compacted).is_err() {
+                // The stream has ended meanwhile.
+                let _ = fs::remove_file(smaller);
+            }
+        });
+    }
+
+    /// Goes on with the compacted recording, in place of the `current` one, once it is there.
+    fn take_compacted(&mut self, current: &Path, max_bytes: u64) {
+        let Some(Ok(compacted)) = self.compaction.as_mut().map(oneshot::Receiver::try_recv) else { return };
+        self.compaction = None;
+        let smaller = current.with_extension(COMPACT);
+        let taken = compacted.and_then(|Compacted { mut file, written, rest }| {
+            let mut source = File::open(current)?;
+            source.seek(SeekFrom::Start(rest))?;
+            let written = written + io::copy(&mut source, &mut file)?;
+            fs::rename(&smaller, current)?;
+            Ok((file, written))
+        });
+        match taken {
+            Ok((file, written)) => {
+                (self.file, self.written) = (file, written);
+                // It has to grow by half of what may be added at least.
+                self.compact_at = written.midpoint(max_bytes);
+            }
+            Err(error) => {
+                log::warn!(target: "xdsproxy", "last good configuration: {} cannot be compacted: {error}", current.display());
+                self.compact_at = u64::MAX;
+                let _ = fs::remove_file(smaller);
+            }
+        }
     }
 }
 
@@ -262,7 +352,10 @@ mod tests {
     use prost::Message;
 
     use super::*;
-    use crate::proto::envoy::service::discovery::v3::{DeltaDiscoveryResponse, DiscoveryResponse};
+    use crate::proto::{
+        envoy::service::discovery::v3::{DeltaDiscoveryResponse, DiscoveryResponse, Resource},
+        google::protobuf::Any,
+    };
 
     struct Folder(Store);
 
@@ -340,6 +433,106 @@ mod tests {
         assert_eq!(folder.all(Kind::Delta, types::LDS).len(), 2);
         recorder.accepted(types::LDS, "4");
         assert_eq!(folder.all(Kind::Delta, types::LDS), [response("4")]);
+    }
+
+    fn delta(nonce: &str, resources: &[(&str, u32)], removed: &str) -> Vec<u8> {
+        let resource = |(name, version): &(&str, u32)| Resource {
+            name: (*name).to_owned(),
+            version: version.to_string(),
+            resource: Some(Any { type_url: types::LDS.into(), value: vec![7; 100].into() }),
+            ..Resource::default()
+        };
+        DeltaDiscoveryResponse {
+            nonce: nonce.into(),
+            type_url: types::LDS.into(),
+            resources: resources.iter().map(resource).collect(),
+            removed_resources: removed.split_terminator(' ').map(str::to_owned).collect(),
+            ..Default::default()
+        }
+        .encode_to_vec()
+    }
+
+    /// Waits until the compaction that runs is done; the next write will take it.
+    async fn compacted(recorder: &mut Recorder, type_url: &str) {
+        let recording = recorder.types.get_mut(type_url).unwrap();
+        let result = recording.compaction.take().unwrap().await.unwrap();
+        let (done, compaction) = oneshot::channel();
+        recording.compaction = Some(compaction);
+        assert!(done.send(result).is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_recording_is_compacted_before_it_is_too_large() {
+        let folder = Folder::new("compact", 10_000);
+        let mut recorder = folder.0.recorder(Kind::Delta);
+        let accept = |recorder: &mut Recorder, nonce: &str, response: &[u8]| {
+            pass(recorder, types::LDS, nonce, response);
+            recorder.accepted(types::LDS, nonce);
+        };
+        accept(&mut recorder, "0", &delta("0", &[("stays", 1), ("goes", 1), ("changes", 0)], ""));
+        pass(&mut recorder, types::LDS, "unanswered", &delta("unanswered", &[("late", 1)], ""));
+        pass(&mut recorder, types::LDS, "refused", &delta("refused", &[("stays", 666); 10], ""));
+        recorder.refused(types::LDS, "refused");
+        accept(&mut recorder, "1", &delta("1", &[], "goes unknown"));
+        for version in 2..100 {
+            let (nonce, response) = (version.to_string(), delta(&version.to_string(), &[("changes", version)], ""));
+            // The compaction begins within a response, and some come while it runs.
+            accept(&mut recorder, &nonce, &response);
+            if version % 7 == 0 && recorder.types[types::LDS].compaction.is_some() {
+                compacted(&mut recorder, types::LDS).await;
+            }
+        }
+        recorder.accepted(types::LDS, "unanswered");
+        let mut state = BTreeMap::new();
+        for response in folder.all(Kind::Delta, types::LDS) {
+            let response = DeltaDiscoveryResponse::decode(response).unwrap();
+            assert_eq!(response.type_url, types::LDS);
+            response.removed_resources.iter().for_each(|name| drop(state.remove(name)));
+            state.extend(response.resources.into_iter().map(|resource| (resource.name, resource.version)));
+        }
+        let expected = [("changes", "99"), ("late", "1"), ("stays", "1")];
+        assert!(state.iter().map(|(name, version)| (&name[..], &version[..])).eq(expected), "{state:?}");
+        let refused = fs::read(folder.0.path(Kind::Delta, types::LDS)).unwrap();
+        assert!(!refused.windows(3).any(|three| three == b"666"), "it was kept");
+        let files: Vec<_> = fs::read_dir(&folder.0.folder).unwrap().map(Result::unwrap).collect();
+        assert!(files.iter().map(|file| file.metadata().unwrap().len()).sum::<u64>() < 10_000, "{files:?}");
+    }
+
+    #[tokio::test]
+    async fn endpoints_are_compacted_by_the_name_of_their_cluster() {
+        let folder = Folder::new("compact-endpoints", 2000);
+        let mut recorder = folder.0.recorder(Kind::Sotw);
+        for number in 0..60_u8 {
+            // A ClusterLoadAssignment: its name, and something.
+            let value = [&[0x0a, 1, b'a' + number % 3, 0x7a, 50][..], &[number; 50]].concat();
+            let any = Any { type_url: ENDPOINTS.into(), value: value.into() };
+            let nonce = number.to_string();
+            let response = DiscoveryResponse { nonce: nonce.clone(), resources: vec![any], ..Default::default() };
+            pass(&mut recorder, ENDPOINTS, &nonce, &response.encode_to_vec());
+            recorder.accepted(ENDPOINTS, &nonce);
+            if recorder.types[ENDPOINTS].compaction.is_some() {
+                compacted(&mut recorder, ENDPOINTS).await;
+            }
+        }
+        let last = folder.all(Kind::Sotw, ENDPOINTS).into_iter().flat_map(|response| {
+            DiscoveryResponse::decode(response).unwrap().resources.into_iter().map(|any| (any.value[2], any.value[5]))
+        });
+        assert_eq!(last.collect::<BTreeMap<_, _>>(), BTreeMap::from([(b'a', 57), (b'b', 58), (b'c', 59)]));
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_compacted_is_kept_until_it_is_too_large() {
+        let folder = Folder::new("uncompacted", 1000);
+        let mut recorder = folder.0.recorder(Kind::Delta);
+        // No protobuf message.
+        pass(&mut recorder, types::LDS, "", &[0x0f; 500]);
+        recorder.accepted(types::LDS, "");
+        compacted(&mut recorder, types::LDS).await;
+        pass(&mut recorder, types::LDS, "2", &delta("2", &[("some", 2)], ""));
+        recorder.accepted(types::LDS, "2");
+        assert_eq!(folder.all(Kind::Delta, types::LDS).len(), 2);
+        pass(&mut recorder, types::LDS, "3", &delta("3", &[("more", 2), ("than", 2), ("can be", 2)], ""));
+        assert!(fs::read_dir(&folder.0.folder).unwrap().next().is_none());
     }
 
     #[test]

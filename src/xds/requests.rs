@@ -158,10 +158,14 @@ impl<'a> Requests<'a> {
             self.subscribe().await?;
         }
         let nonce = peek.text(Text::Nonce).unwrap_or_default();
-        if let Some(error) = peek.text(Text::Error) {
+        let refusal = peek.text(Text::Error);
+        if let Some(error) = refusal {
             log::warn!(target: "xdsproxy", "Envoy refused {type_url} ({nonce}): {error}");
-        } else if let Some(mut recorder) = self.stream.recorder() {
-            recorder.accepted(type_url, nonce);
+        }
+        match self.stream.recorder() {
+            Some(mut recorder) if refusal.is_some() => recorder.refused(type_url, nonce),
+            Some(mut recorder) => recorder.accepted(type_url, nonce),
+            None => {}
         }
         Ok(())
     }
