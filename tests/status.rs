@@ -332,6 +332,24 @@ async fn page_whose_source_breaks_off_stays_whole() {
 }
 
 #[tokio::test]
+async fn scrape_that_is_sent_around_ends_at_the_tenth_request() {
+    let around = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let scrape = json!({"port": around.local_addr().unwrap().port().to_string()}).to_string();
+    let pod = pod(&[NO_ENVOY, ("ISTIO_PROMETHEUS_ANNOTATIONS", &scrape)], 1);
+    let mut asked = 0;
+    let serve = async {
+        loop {
+            let (mut stream, _) = around.accept().await.unwrap();
+            let _ = stream.read(&mut [0; 4096]).await;
+            asked += 1;
+            stream.write_all(b"HTTP/1.1 302 X\r\nLocation: /x\r\nContent-Length: 0\r\n\r\n").await.unwrap();
+        }
+    };
+    tokio::select! { _ = pod.get("/metrics") => {}, () = serve => {} }
+    assert_eq!(asked, 10);
+}
+
+#[tokio::test]
 async fn control_is_for_this_pod_by_post() {
     let mut pod = pod(&[NO_ENVOY], 1);
     for path in ["/drain", "/quitquitquit"] {
