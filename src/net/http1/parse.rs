@@ -12,6 +12,8 @@ use super::{Error, Headers, body::Framing};
 
 /// Largest head of a message, bytes. Envoy allows 60 KiB; what passes through Envoy must pass here.
 pub(super) const MAX_HEAD: usize = 64 * 1024;
+/// What is wrong with a transfer coding that is not known (RFC 9112 §6.1 has servers say 501).
+pub(super) const OTHER_CODING: &str = "Transfer-Encoding other than chunked";
 /// Most fields in a head; Envoy's default is 100.
 const MAX_FIELDS: usize = 128;
 
@@ -102,7 +104,7 @@ pub(super) fn request_framing(head: &RequestHead) -> Result<Framing, Error> {
         return Err(Error::Malformed("Transfer-Encoding in HTTP/1.0"));
     }
     if !is_chunked(&head.headers) {
-        return Err(Error::Malformed("Transfer-Encoding other than chunked"));
+        return Err(Error::Malformed(OTHER_CODING));
     }
     Ok(Framing::chunked())
 }
@@ -117,7 +119,7 @@ pub(super) fn response_framing(head: &ResponseHead, method: &str) -> Result<Fram
     if head.headers.has("transfer-encoding") {
         return match is_chunked(&head.headers) {
             true => Ok(Framing::chunked()),
-            false => Err(Error::Malformed("Transfer-Encoding other than chunked")),
+            false => Err(Error::Malformed(OTHER_CODING)),
         };
     }
     Ok(content_length(&head.headers, usize::MAX)?.map_or(Framing::UntilClose, Framing::Length))

@@ -151,6 +151,7 @@ async fn refuse(error: &Error, output: &mut Output) -> io::Result<()> {
     let status = match error {
         Error::Malformed("version") => 505,
         Error::Malformed("expectation") => 417,
+        Error::Malformed(parse::OTHER_CODING) => 501,
         Error::Malformed(_) | Error::Url(_) => 400,
         Error::TooLarge("body", _) => 413,
         Error::TooLarge(..) => 431,

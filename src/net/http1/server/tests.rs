@@ -182,6 +182,7 @@ async fn refuses_what_it_does_not_understand() {
         ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "400"),
         ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2000000\r\n\r\n", "413"),
         ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "400"),
+        ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n\r\n", "501"),
         ("GET /none HTTP/1.1\r\nHost: a\r\n\r\n", "500"),
     ] {
         let output = text(&format!("{input}GET /next HTTP/1.1\r\nHost: a\r\n\r\n")).await;
