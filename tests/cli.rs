@@ -48,13 +48,23 @@ fn wait_asks_until_200() {
         answer("204 No Content", ""),
         "nonsense".to_owned(),
         "HTTP/1.1 302 Found\r\nLocation: /there\r\nContent-Length: 0\r\n\r\n".to_owned(),
-        answer("200 OK", "ready"),
+        answer("200 OK", &"ready".repeat(1 << 19)),
     ];
     let (port, requests) = server(0, answers);
-    let output = footman(&["wait", &format!("--url=http://127.0.0.1:{port}/healthz/ready"), "--periodMillis=1"]);
+    let url = format!("--url=http://127.0.0.1:{port}/healthz/ready");
+    let output = footman(&["wait", &url, "--periodMillis=1", "--timeoutSeconds=20"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let requests = requests.join().unwrap();
     assert_eq!(requests[3..], ["GET /healthz/ready HTTP/1.1", "GET /there HTTP/1.1"]);
+}
+
+#[test]
+fn redirects_end_at_the_tenth_request() {
+    let answers = (0..10).map(|n| format!("HTTP/1.1 302 X\r\nLocation: /{n}\r\nContent-Length: 0\r\n\r\n"));
+    let (port, requests) = server(0, answers.collect());
+    let output = footman(&["wait", &format!("--url=http://127.0.0.1:{port}/"), "--timeoutSeconds=1"]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("stopped after 10 redirects"), "{output:?}");
+    assert_eq!(requests.join().unwrap().len(), 10);
 }
 
 #[tokio::test]

@@ -332,6 +332,24 @@ async fn page_whose_source_breaks_off_stays_whole() {
 }
 
 #[tokio::test]
+async fn scrape_that_is_sent_around_ends_at_the_tenth_request() {
+    let around = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let scrape = json!({"port": around.local_addr().unwrap().port().to_string()}).to_string();
+    let pod = pod(&[NO_ENVOY, ("ISTIO_PROMETHEUS_ANNOTATIONS", &scrape)], 1);
+    let mut asked = 0;
+    let serve = async {
+        loop {
+            let (mut stream, _) = around.accept().await.unwrap();
+            let _ = stream.read(&mut [0; 4096]).await;
+            asked += 1;
+            stream.write_all(b"HTTP/1.1 302 X\r\nLocation: /x\r\nContent-Length: 0\r\n\r\n").await.unwrap();
+        }
+    };
+    tokio::select! { _ = pod.get("/metrics") => {}, () = serve => {} }
+    assert_eq!(asked, 10);
+}
+
+#[tokio::test]
 async fn control_is_for_this_pod_by_post() {
     let mut pod = pod(&[NO_ENVOY], 1);
     for path in ["/drain", "/quitquitquit"] {
@@ -381,7 +399,8 @@ async fn debug_pages_show_every_room() {
     let (status, page) = pod.get("/debug/").await;
     assert!(status == 200 && page.len() <= 12 * 1024, "{}", page.len());
     assert!(!page.contains("http://") && !page.contains("https://") && !page.contains("src="), "nothing from outside");
-    assert_eq!(pod.get("//debug/pprof/cmdline").await.0, 200);
+    assert_eq!(pod.get("/debug/pprof/cmdline").await.0, 200);
+    assert_eq!(pod.get("//debug/pprof/cmdline").await.0, 307);
     assert_eq!(pod.get("/debug/pprof/heap").await.0, 501);
     for path in ["/", "/ready", "/healthz/ready/", "/metrics/x", "/app-healthz/a/livez", "/drain_listeners"] {
         assert_eq!(pod.get(path).await, (404, "404 page not found\n".to_owned()), "{path}");

@@ -10,7 +10,7 @@ use crate::{
     },
 };
 
-/// Redirects that are followed, as Go's client.
+/// Most requests, redirects included; Go's client stops there.
 const REDIRECTS: usize = 10;
 
 /// What was answered in the end.
@@ -28,7 +28,7 @@ pub struct Answer {
 /// No answer, or one that cannot be read; its text names the peer.
 pub async fn fetch(method: &str, url: &Url, body: &str, deadline: Instant, limit: usize) -> Result<Answer, String> {
     let (mut method, mut url, mut body) = (method.to_owned(), url.clone(), body.to_owned());
-    for _ in 0..=REDIRECTS {
+    for _ in 0..REDIRECTS {
         let mut request = Request::new(method.clone(), url.clone());
         request.deadline = Some(deadline);
         request.body = body.clone().into();

@@ -35,8 +35,7 @@ pub async fn run(typed: &Typed) -> Result<Vec<u8>, Failure> {
     if method.is_empty() || !method.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte)) {
         return Err(Failure::usage(format!("{method:?} is no HTTP method")));
     }
-    // As Go's client, which does not ask a person to write them so.
-    let path = path.strip_prefix('/').unwrap_or(path).replace(' ', "%20");
+    let path = path.strip_prefix('/').unwrap_or(path);
     let url = Url::parse(&format!("http://localhost:{port}/{path}")).map_err(Failure::usage)?;
     let body = rest.first().map_or("", String::as_str);
     let answer = fetch(method, &url, body, Instant::now() + TIMEOUT, MAX_BODY).await;

@@ -13,8 +13,8 @@ use super::{
 };
 use crate::{base::later, net::http1::Url};
 
-/// The largest answer that is read.
-const MAX_BODY: usize = 1 << 20;
+/// The largest answer that is read: more than Envoy's statistics, which somebody may wait for.
+const MAX_BODY: usize = 64 << 20;
 
 /// Runs it.
 ///

@@ -95,8 +95,13 @@ impl Http<'_> {
         for _ in 0..MAX_REQUESTS {
             let (answer, location) = self.request(&request).await?;
             let redirected = matches!(answer.status, 301 | 302 | 303 | 307 | 308);
-            let Some(location) = location.filter(|_| redirected) else { return Ok(answer) };
-            let next = request.url.join(&location)?;
+            let location = location.filter(|location| redirected && !location.is_empty());
+            let Some(location) = location else { return Ok(answer) };
+            let next = match request.url.join(&location) {
+                // `app:` or `mailto:` leads away from the host, too.
+                Err(_) if !location.to_ascii_lowercase().starts_with("http") => return Ok(answer),
+                next => next?,
+            };
             if !next.host.eq_ignore_ascii_case(&self.url.host) {
                 return Ok(answer);
             }

@@ -315,7 +315,16 @@ mod tests {
                 assert_eq!(pass(rules(None, false, false), page, size, true).1, Some(Cut::NotMetrics), "{page}");
             }
         }
-        for page in ["{\"a.b\"} 1\n", "a{} NaN\n", "a:b{c=\"}\"} +Inf 123\n", "# x\n", "", "\n \n", "_a 1e5 # {} 1"] {
+        for page in [
+            "{\"a.b\"} 1\n",
+            "a{} NaN\n",
+            "a:b{c=\"}\"} +Inf 123\n",
+            "# x\n",
+            "",
+            "\n \n",
+            "_a 1e5 # {} 1",
+            "a { b = \"c\" } 1\n",
+        ] {
             assert_eq!(every_size(|| rules(None, false, false), page, false), (page.to_owned(), None), "{page}");
         }
     }

@@ -93,14 +93,15 @@ fn sample(line: &[u8], out: &mut Vec<u8>) {
     out.push(b'\n');
 }
 
-/// Where the value begins: behind the closing brace, or behind the name.
+/// Where the value begins: behind the closing brace, or behind the name. Blanks may stand between name and brace.
 pub(super) fn labels_end(line: &[u8]) -> usize {
     let name = line.iter().position(|byte| matches!(byte, b'{' | b' ' | b'\t')).unwrap_or(line.len());
-    if line.get(name) != Some(&b'{') {
+    let brace = name + (line.len() - name - line[name..].trim_ascii_start().len());
+    if line.get(brace) != Some(&b'{') {
         return name;
     }
     let (mut quoted, mut escaped) = (false, false);
-    for (index, byte) in line.iter().enumerate().skip(name) {
+    for (index, byte) in line.iter().enumerate().skip(brace) {
         match byte {
             _ if escaped => escaped = false,
             b'\\' if quoted => escaped = true,

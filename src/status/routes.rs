@@ -23,8 +23,8 @@ impl Service for Status {
 
 impl Status {
     async fn route(&self, request: &Request, reply: Reply<'_>) -> io::Result<()> {
-        let path = clean(&request.path);
-        match &*path {
+        let path = &*request.path;
+        match path {
             "/healthz/ready" => match self.ready.check().await {
                 Ok(notes) => reply.send(200, if notes.is_empty() { "" } else { PLAIN }, notes.as_bytes()).await,
                 Err(reasons) => {
@@ -41,11 +41,11 @@ impl Status {
                 let text = "This request is taken on the control socket only\n";
                 refuse(reply, 403, text).await
             }
-            "/quitquitquit" | "/drain" => self.control.answer(&path, request, reply).await,
+            "/quitquitquit" | "/drain" => self.control.answer(path, request, reply).await,
             "/debug" if !self.may_debug(request) => forbidden(reply).await,
             "/debug" => self.debug.answer("", &self.ready, reply).await,
-            _ if is_below(&path, "/app-health") || is_below(&path, "/app-lifecycle") => {
-                self.application(&path, request, reply).await
+            _ if is_below(path, "/app-health") || is_below(path, "/app-lifecycle") => {
+                self.application(path, request, reply).await
             }
             _ => match path.strip_prefix("/debug/") {
                 Some(_) if !self.may_debug(request) => forbidden(reply).await,
@@ -103,24 +103,10 @@ fn is_below(path: &str, folder: &str) -> bool {
     path.strip_prefix(folder).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// The path without empty, `.` and `..` segments; Go's server redirects to it.
-fn clean(path: &str) -> String {
-    let mut kept: Vec<&str> = Vec::new();
-    for segment in path.split('/') {
-        match segment {
-            "" | "." => {}
-            ".." => drop(kept.pop()),
-            _ => kept.push(segment),
-        }
-    }
-    let slash = if path.ends_with('/') && !kept.is_empty() { "/" } else { "" };
-    format!("/{}{slash}", kept.join("/"))
-}
-
 /// A content type for a body of which nothing is known.
 fn sniff(body: &[u8]) -> &'static str {
     match body.trim_ascii_start() {
-        [] => "",
+        _ if body.is_empty() => "",
         [b'<', ..] => HTML,
         text if text.iter().any(|byte| matches!(byte, 0..=8 | 14..=26)) => "application/octet-stream",
         _ => PLAIN,
@@ -130,20 +116,6 @@ fn sniff(body: &[u8]) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn paths_are_cleaned() {
-        for (path, cleaned) in [
-            ("/", "/"),
-            ("//", "/"),
-            ("//debug/pprof/cmdline", "/debug/pprof/cmdline"),
-            ("/./x", "/x"),
-            ("/a/../../x/", "/x/"),
-            ("/healthz/ready/", "/healthz/ready/"),
-        ] {
-            assert_eq!(clean(path), cleaned);
-        }
-    }
 
     #[test]
     fn who_is_local() {
@@ -166,6 +138,7 @@ mod tests {
     #[test]
     fn bodies_are_sniffed() {
         assert_eq!(sniff(b""), "");
+        assert_eq!(sniff(b" \n"), PLAIN);
         assert_eq!(sniff(b" <html>"), HTML);
         assert_eq!(sniff(b"fine"), PLAIN);
         assert_eq!(sniff(b"a\0"), "application/octet-stream");

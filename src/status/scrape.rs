@@ -24,8 +24,8 @@ use crate::{
     telemetry::metrics::{Counter, Registry},
 };
 
-/// Most redirects that a source may send a scrape through.
-const MAX_REDIRECTS: usize = 10;
+/// Most requests to a source, redirects included; Go's client stops there.
+const MAX_REQUESTS: usize = 10;
 
 /// Largest page of one of several targets; Istio's limit.
 const MAX_TARGET: u64 = 10 * 1024 * 1024;
@@ -287,7 +287,7 @@ async fn fetch(
 ) -> Result<Response, Failure> {
     let mut request = Request::new("GET", Url::parse(url).map_err(Failure::Request)?);
     request.headers = headers;
-    for hop in 0..=MAX_REDIRECTS {
+    for hop in 0..MAX_REQUESTS {
         let mut sent = send(&request, deadlines).await;
         if let (0, Err(Error::Connect(..)), Some(ip)) = (hop, &sent, elsewhere) {
             let mut there = request.clone();

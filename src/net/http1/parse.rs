@@ -1,8 +1,9 @@
 //! Heads of messages (RFC 9112 §2–§6): pure, over httparse.
 //!
-//! Requests are read strictly: whatever two parsers could read differently (bare LF, folded lines, two lengths, a length beside a
-//! transfer coding) is refused, because that is how requests are smuggled. Responses are read as leniently as Go's client reads
-//! them, because probes and scrapes must not fail where they did not fail before.
+//! Requests are read strictly: whatever two parsers could read differently (folded lines, two lengths, a length beside a transfer
+//! coding) is refused, because that is how requests are smuggled. A bare LF ends a line all the same (RFC 9112 §2.2): that is what
+//! `nc` and `printf` send, and no proxy in front of us lets one pass. Responses are read as leniently as Go's client reads them,
+//! because probes and scrapes must not fail where they did not fail before.
 
 use bytes::Bytes;
 use httparse::{EMPTY_HEADER, ParserConfig};
@@ -11,6 +12,8 @@ use super::{Error, Headers, body::Framing};
 
 /// Largest head of a message, bytes. Envoy allows 60 KiB; what passes through Envoy must pass here.
 pub(super) const MAX_HEAD: usize = 64 * 1024;
+/// What is wrong with a transfer coding that is not known (RFC 9112 §6.1 has servers say 501).
+pub(super) const OTHER_CODING: &str = "Transfer-Encoding other than chunked";
 /// Most fields in a head; Envoy's default is 100.
 const MAX_FIELDS: usize = 128;
 
@@ -48,11 +51,13 @@ pub(super) fn blank_lines(bytes: &[u8]) -> usize {
     bytes.chunks_exact(2).take_while(|pair| *pair == b"\r\n").count() * 2
 }
 
+/// Whether a first line is a request's: what is none is refused at once, not when its head ends.
+pub(super) fn is_request_line(line: &[u8]) -> bool {
+    memchr::memmem::find(line, b" HTTP/").is_some()
+}
+
 /// Reads a complete request head.
 pub(super) fn request(head: &[u8]) -> Result<RequestHead, Error> {
-    if memchr::memchr_iter(b'\n', head).any(|at| at == 0 || head[at - 1] != b'\r') {
-        return Err(Error::Malformed("line ends without CR"));
-    }
     let mut fields = [EMPTY_HEADER; MAX_FIELDS];
     let mut parsed = httparse::Request::new(&mut fields);
     parsed.parse(head).map_err(describe)?;
@@ -63,6 +68,10 @@ pub(super) fn request(head: &[u8]) -> Result<RequestHead, Error> {
     let hosts = headers.all("host").count();
     if hosts > 1 || (hosts == 0 && minor == 1) {
         return Err(Error::Malformed("needs one Host"));
+    }
+    let in_host = |byte: &u8| byte.is_ascii_alphanumeric() || b"!$%&'()*+,-.:;=[]_~".contains(byte);
+    if !headers.all("host").flatten().all(in_host) {
+        return Err(Error::Malformed("Host"));
     }
     Ok(RequestHead { method, target, minor, headers })
 }
@@ -95,7 +104,7 @@ pub(super) fn request_framing(head: &RequestHead) -> Result<Framing, Error> {
         return Err(Error::Malformed("Transfer-Encoding in HTTP/1.0"));
     }
     if !is_chunked(&head.headers) {
-        return Err(Error::Malformed("Transfer-Encoding other than chunked"));
+        return Err(Error::Malformed(OTHER_CODING));
     }
     Ok(Framing::chunked())
 }
@@ -110,7 +119,7 @@ pub(super) fn response_framing(head: &ResponseHead, method: &str) -> Result<Fram
     if head.headers.has("transfer-encoding") {
         return match is_chunked(&head.headers) {
             true => Ok(Framing::chunked()),
-            false => Err(Error::Malformed("Transfer-Encoding other than chunked")),
+            false => Err(Error::Malformed(OTHER_CODING)),
         };
     }
     Ok(content_length(&head.headers, usize::MAX)?.map_or(Framing::UntilClose, Framing::Length))

@@ -18,7 +18,8 @@ pub struct Url {
 }
 
 impl Url {
-    /// Reads an absolute URL. User information is refused, a fragment dropped, an empty path becomes `/`.
+    /// Reads an absolute URL. User information is refused, a fragment dropped, an empty path becomes `/`. What a path may not hold
+    /// is escaped, as Go's client does.
     ///
     /// # Errors
     /// [`Error::Url`] that quotes the text and says what is wrong.
@@ -37,7 +38,7 @@ impl Url {
         }
         let (host, port) = split_authority(authority).ok_or_else(|| wrong("bad host or port"))?;
         let port = port.unwrap_or(if tls { 443 } else { 80 });
-        let target = clean_target(target).ok_or_else(|| wrong("control character or blank in the path"))?;
+        let target = clean_target(target).ok_or_else(|| wrong("control character in the path"))?;
         Ok(Url { tls, host: host.to_owned(), port, target })
     }
 
@@ -114,10 +115,20 @@ fn split_authority(authority: &str) -> Option<(&str, Option<u16>)> {
 /// The target without fragment, beginning with `/`; `None` when it would break the request line.
 fn clean_target(target: &str) -> Option<String> {
     let target = target.split('#').next().unwrap_or_default();
-    if target.bytes().any(|byte| byte <= b' ' || byte == 0x7f) {
-        return None;
+    let mut clean = if target.starts_with('/') { String::new() } else { "/".to_owned() };
+    let mut in_path = true;
+    for c in target.chars() {
+        in_path &= c != '?';
+        match c {
+            '\0'..='\x1f' | '\x7f' => return None,
+            ' ' => clean.push_str("%20"),
+            _ if in_path && (!c.is_ascii() || "\"<>\\^`{|}".contains(c)) => {
+                c.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| clean.push_str(&format!("%{byte:02X}")));
+            }
+            _ => clean.push(c),
+        }
     }
-    Some(if target.starts_with('/') { target.to_owned() } else { format!("/{target}") })
+    Some(clean)
 }
 
 /// Removes `.` and `..` segments from the path of a target.
@@ -154,6 +165,7 @@ mod tests {
             ("http://[::1]:15000/stats?usedonly&filter=^(a|b)$", "http://[::1]:15000/stats?usedonly&filter=^(a|b)$"),
             ("http://[::1]", "http://[::1]/"),
             ("http://a:/p", "http://a/p"),
+            ("http://a/ b|é%7C?c d|é", "http://a/%20b%7C%C3%A9%7C?c%20d|é"),
         ] {
             assert_eq!(Url::parse(text).unwrap().to_string(), shown, "{text}");
         }
@@ -171,7 +183,7 @@ mod tests {
             "http://a:b/",
             "http://a:70000/",
             "http://u@a/",
-            "http://a/ b",
+            "http://a/\tb",
         ] {
             assert!(matches!(Url::parse(text), Err(Error::Url(_))), "{text}");
         }

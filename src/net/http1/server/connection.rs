@@ -16,8 +16,9 @@ use tokio::{
 };
 
 use super::{
-    Limits, Reply, Request, Service,
+    Limits, Reply, Request, Service, clean,
     encoding::accepts_gzip,
+    percent_decode,
     reply::Output,
     slots::{Slot, Slots},
 };
@@ -128,6 +129,13 @@ impl Connection<'_> {
         output.keep_alive = !drain.is_started()
             && !head.headers.has_token("connection", "close")
             && (head.minor == 1 || head.headers.has_token("connection", "keep-alive"));
+        let cleaned = clean(&path);
+        if cleaned != path {
+            // Served as it stands, `/healthz/ready/../../drain` would pass a proxy that lets only `/healthz/ready` through.
+            let query = query.map(|query| format!("?{query}")).unwrap_or_default();
+            return Ok(Reply::new(output).header("Location", cleaned + &query).send(307, "", b"").await?);
+        }
+        let path = percent_decode(&path).ok_or(Error::Malformed("request target"))?;
         let request = Request { method: head.method, path, query, headers: head.headers, peer: *peer };
         tokio::select! {
             biased;
@@ -143,6 +151,7 @@ async fn refuse(error: &Error, output: &mut Output) -> io::Result<()> {
     let status = match error {
         Error::Malformed("version") => 505,
         Error::Malformed("expectation") => 417,
+        Error::Malformed(parse::OTHER_CODING) => 501,
         Error::Malformed(_) | Error::Url(_) => 400,
         Error::TooLarge("body", _) => 413,
         Error::TooLarge(..) => 431,
@@ -160,13 +169,20 @@ async fn refuse(error: &Error, output: &mut Output) -> io::Result<()> {
 impl Reader {
     /// The next request's head; `None` when the client has no more requests.
     async fn request_head(&mut self, limits: &Limits) -> Result<Option<RequestHead>, Error> {
-        let (mut scanned, mut deadline) = (0, None);
+        let (mut scanned, mut deadline, mut has_line) = (0, None, false);
         if self.buffer.is_empty() {
             // An idle connection keeps no memory.
             self.buffer = BytesMut::new();
         }
         loop {
             self.buffer.advance(parse::blank_lines(&self.buffer));
+            let new = scanned.min(self.buffer.len());
+            if !has_line && let Some(end) = memchr::memchr(b'\n', &self.buffer[new..]) {
+                has_line = true;
+                if !parse::is_request_line(&self.buffer[..new + end]) {
+                    return Err(Error::Malformed("request line"));
+                }
+            }
             if let Some(length) = parse::head_length(&self.buffer, scanned) {
                 let head = parse::request(&self.buffer[..length]);
                 self.buffer.advance(length);

@@ -43,7 +43,7 @@ pub type Answer<'a> = Pin<Box<dyn Future<Output = io::Result<()>> + Send + 'a>>;
 pub struct Request {
     /// As it came: methods are case-sensitive.
     pub method: String,
-    /// Decoded path; begins with `/`.
+    /// Decoded path; begins with `/`. Who asks for one with empty, `.` or `..` segments is sent to the one without.
     pub path: String,
     /// The query as it came, without `?`.
     pub query: Option<String>,
@@ -197,8 +197,22 @@ impl Request {
         };
         let target = target.split('#').next().unwrap_or_default();
         let (path, query) = target.split_once('?').map_or((target, None), |(path, query)| (path, Some(query)));
-        Some((percent_decode(path)?, query.map(str::to_owned)))
+        Some((path.to_owned(), query.map(str::to_owned)))
     }
+}
+
+/// The path without empty, `.` and `..` segments; Go's server redirects to it.
+fn clean(path: &str) -> String {
+    let mut kept: Vec<&str> = Vec::new();
+    for segment in path.split('/') {
+        match segment {
+            "" | "." => {}
+            ".." => drop(kept.pop()),
+            _ => kept.push(segment),
+        }
+    }
+    let slash = if path.ends_with('/') && !kept.is_empty() { "/" } else { "" };
+    format!("/{}{slash}", kept.join("/"))
 }
 
 /// Decodes `%xx`; `None` for a broken escape. Bytes that are no UTF-8 are replaced.

@@ -184,7 +184,7 @@ impl Output {
     fn head(&mut self, status: u16, headers: &Headers) -> Vec<u8> {
         self.begun = true;
         let mut text = String::with_capacity(256);
-        let _ = write!(text, "HTTP/1.1 {status} {}\r\nDate: ", reason(status));
+        let _ = write!(text, "HTTP/1.{} {status} {}\r\nDate: ", u8::from(!self.old), reason(status));
         write_date(&mut text, SystemTime::now());
         text.push_str("\r\nVary: Accept-Encoding\r\n");
         if !self.keep_alive {
@@ -239,6 +239,7 @@ fn reason(status: u16) -> &'static str {
     match status {
         200 => "OK",
         204 => "No Content",
+        307 => "Temporary Redirect",
         400 => "Bad Request",
         403 => "Forbidden",
         404 => "Not Found",

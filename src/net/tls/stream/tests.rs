@@ -69,6 +69,9 @@ async fn unverified_means_any_certificate() {
     for policy in [Policy::Default, Policy::Fips140_2] {
         let (stream, _) = between(&Roots::Unverified, testing::server(version_1).1, policy, 4000).await;
         assert!(stream.is_ok(), "{policy:?}: {:?}", stream.err());
+        // Its key is of a kind that could not be verified.
+        let (stream, _) = between(&Roots::Unverified, testing::server_with_p521(), policy, 4000).await;
+        assert!(stream.is_ok(), "{policy:?}: {:?}", stream.err());
     }
 }
 
