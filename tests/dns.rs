@@ -410,6 +410,26 @@ async fn a_failing_answer_is_passed_on_when_there_is_no_better_one() {
 }
 
 #[tokio::test]
+async fn a_refusal_without_a_question_is_taken_and_gets_one() {
+    let bare = Server::start(|query, _| Act::Answer([&query[..2], b"\x81\x85\0\x01\0\0\0\0\0\0"].concat())).await;
+    let proxy = Proxy::start(&[&bare], &[]).await;
+    let start = Instant::now();
+    for name in ["a.example", "local.example"] {
+        let asked = query_of(7, name, TYPE::TXT);
+        for got in [proxy.ask(&asked).await, proxy.ask_over_tcp(&asked).await] {
+            assert_eq!(read(&got), (RCODE::Refused, vec![]));
+            assert_eq!(got[12..], asked[12..]);
+        }
+    }
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    let good = good().await;
+    let proxy = Proxy::start(&[&bare, &good], &[]).await;
+    for id in 0..8 {
+        assert_eq!(read(&proxy.ask(&query(id, "a.example")).await), (RCODE::NoError, vec![GOOD]));
+    }
+}
+
+#[tokio::test]
 async fn silence_of_all_is_servfail_in_time() {
     let silent = Server::start(|_, _| Act::Silence).await;
     let proxy = Proxy::start(&[&silent], &[("DNS_FORWARD_TIMEOUT", "150ms")]).await;

@@ -122,7 +122,7 @@ async fn ask(
     sends: u32,
     patience: Duration,
 ) -> io::Result<Vec<u8>> {
-    let reply = match transport {
+    let mut reply = match transport {
         Transport::Udp => exchange::udp(server, query, sends, patience).await?,
         Transport::Tcp => match exchange::tcp(server, query, patience).await {
             // The server closed a connection that it had just taken, as one does that is restarting: once more.
@@ -134,7 +134,7 @@ async fn ask(
             other => other?,
         },
     };
-    if frame::is_whole(&reply) { Ok(reply) } else { Err(io::Error::new(ErrorKind::InvalidData, "broken answer")) }
+    if frame::trim(&mut reply) { Ok(reply) } else { Err(io::Error::new(ErrorKind::InvalidData, "broken answer")) }
 }
 
 /// Whether the server is to blame, not this machine, which may have no descriptors left.

@@ -142,15 +142,13 @@ impl Service {
             self.metrics.failures.inc();
         }
         let reply = match (answered, pending.stale) {
-            (Some(reply), _) if pending.known => as_known(reply),
             (Some(reply), Some(stale)) if frame::rcode_of(&reply) == rcode::SERVFAIL => self.served_stale(stale),
+            // Clients pass over an answer that does not say to what: they would wait on.
+            (Some(reply), _) if frame::is_bare(&reply) => return failure(&query, frame::rcode_of(&reply)),
+            (Some(reply), _) if pending.known => as_known(reply),
             (Some(reply), _) => reply,
             (None, Some(stale)) => self.served_stale(stale),
-            (None, None) => {
-                let mut reply = Vec::new();
-                query.reply(&mut reply, rcode::SERVFAIL);
-                return reply;
-            }
+            (None, None) => return failure(&query, rcode::SERVFAIL),
         };
         if let Some(cache) = &self.cache {
             lock(cache).put(&query, &reply, Instant::now());
@@ -241,6 +239,12 @@ fn as_known(mut reply: Vec<u8>) -> Vec<u8> {
         // No server vouches for this any more: it is not authenticated data.
         reply[3] &= 0xf0 & !frame::AD;
     }
+    reply
+}
+
+fn failure(query: &Query<'_>, code: u8) -> Vec<u8> {
+    let mut reply = Vec::new();
+    query.reply(&mut reply, code);
     reply
 }
 
