@@ -174,7 +174,7 @@ impl<'a> Query<'a> {
 pub fn refuse(query: &[u8], code: u8, opcode: u8, out: &mut Vec<u8>) {
     out.clear();
     out.extend_from_slice(&query[..2]);
-    out.extend_from_slice(&[QR | opcode << 3, code, 0, 0, 0, 0, 0, 0, 0, 0]);
+    out.extend_from_slice(&[QR | opcode << 3 | query[2] & RD, code, 0, 0, 0, 0, 0, 0, 0, 0]);
 }
 
 #[cfg(test)]
@@ -238,6 +238,13 @@ mod tests {
         for cut in HEADER..plain.len() {
             assert!(matches!(read(&plain[..cut]), Message::Refuse(rcode::FORMERR, 0)), "cut at {cut}");
         }
+    }
+
+    #[test]
+    fn a_refusal_is_a_header_with_id_and_rd() {
+        let mut out = Vec::new();
+        refuse(&query(&[]), rcode::NOTIMP, 5, &mut out);
+        assert_eq!(out, [0x12, 0x34, 0xa9, 4, 0, 0, 0, 0, 0, 0, 0, 0]);
     }
 
     #[test]
