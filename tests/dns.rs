@@ -622,6 +622,12 @@ async fn answers_leave_from_the_address_that_was_asked() {
         let client = client(SocketAddr::from(([127, 0, 0, 77], proxy.udp.port()))).await;
         client.send(&query(1, "local.example")).await.unwrap();
         assert_eq!(read(&receive(&client).await).1, [[1, 2, 3, 4]], "{listen}");
+        // Either means both families, where there are two.
+        if let Ok(client) = UdpSocket::bind("[::1]:0").await {
+            client.connect(("::1", proxy.udp.port())).await.unwrap();
+            client.send(&query(1, "local.example")).await.unwrap();
+            assert_eq!(read(&receive(&client).await).1, [[1, 2, 3, 4]], "{listen}");
+        }
     }
 }
 

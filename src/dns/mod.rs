@@ -217,7 +217,8 @@ async fn resolve(listen: &Listen, families: (bool, bool)) -> Result<Vec<SocketAd
     let at = |ip: IpAddr| SocketAddr::new(ip, listen.port);
     let (v4, v6): (IpAddr, IpAddr) = (Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into());
     match &*listen.host {
-        "" if ipv6_exists() => Ok(vec![at(Ipv6Addr::UNSPECIFIED.into())]),
+        // Go listens on both families for either, and so does every Istio agent.
+        "" | "0.0.0.0" if ipv6_exists() => Ok(vec![at(Ipv6Addr::UNSPECIFIED.into())]),
         "" => Ok(vec![at(Ipv4Addr::UNSPECIFIED.into())]),
         LOCALHOST => Ok(match families {
             (true, true) => vec![at(v4), at(v6)],
