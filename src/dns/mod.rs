@@ -44,7 +44,7 @@ pub use forward::Policy as ForwardPolicy;
 
 use crate::{
     base::{Drain, Gate, apart},
-    net::resolve::Resolver,
+    net::{listen, resolve::Resolver},
     telemetry::metrics::Registry,
     wires::{NameTable, NamesReceiver},
 };
@@ -196,7 +196,7 @@ impl Names {
 impl Sockets {
     async fn bind(address: SocketAddr) -> io::Result<Sockets> {
         let udp = udp::Socket::bind(address).await?;
-        let tcp = TcpListener::bind(address).await?;
+        let tcp = listen(address)?;
         let address = Address { udp: udp.address()?, tcp: tcp.local_addr()? };
         Ok(Sockets { udp, tcp, address })
     }
