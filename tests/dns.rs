@@ -31,7 +31,13 @@ use tokio::{
     time::Instant,
 };
 
-use crate::support::{TempDir, free_port, within};
+use crate::support::{
+    TempDir,
+    agent::{Agent, Options},
+    envoy, free_port,
+    istiod::Istiod,
+    lines, within,
+};
 
 /// What a scripted server does with a query.
 #[derive(Clone)]
@@ -439,6 +445,30 @@ async fn silence_of_all_is_servfail_in_time() {
     assert_eq!(read(&got), (RCODE::ServerFailure, vec![]));
     assert!(frame::answers(&query(0x77, "A.example"), &got));
     assert_eq!(proxy.metric("dns_upstream_failures_total"), 1.0);
+}
+
+#[tokio::test]
+async fn the_log_says_where_names_are_served_and_which_server_fails_but_not_each_time() {
+    let good = good().await;
+    let gone = client(good.address).await.local_addr().unwrap().to_string();
+    let env = [
+        ("ISTIO_META_DNS_CAPTURE", "true"),
+        ("FOOTMAN_DNS_UPSTREAMS", &*gone),
+        ("FOOTMAN_DNS_FORWARD_BEFORE_TABLE", "true"),
+    ];
+    let folder = TempDir::new();
+    let envoy = envoy::script(&folder, "echo start >> events\nexec sleep 1000\n");
+    let options = Options { envoy: Some(&envoy), env: &env, ..Options::default() };
+    let agent = Agent::start(&Istiod::start().await, options);
+    lines(&agent.folder.join("events"), 1).await;
+    let client = client(SocketAddr::from(([127, 0, 0, 1], agent.dns_port))).await;
+    for id in 0..3 {
+        client.send(&query(id, "a.example")).await.unwrap();
+        assert_eq!(read(&receive(&client).await).0, RCODE::ServerFailure);
+    }
+    let log = agent.log();
+    assert!(log.contains(&format!("local DNS server on 127.0.0.1:{}: servers [{gone}]", agent.dns_port)), "{log}");
+    assert_eq!(log.matches(&format!("upstream failure: {gone}: Connection refused")).count(), 1, "{log}");
 }
 
 #[tokio::test]

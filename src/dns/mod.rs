@@ -37,6 +37,7 @@ use nix::{
 use tokio::{
     net::TcpListener,
     task::{JoinSet, yield_now},
+    time::Instant,
 };
 
 pub use config::{Config, Listen};
@@ -129,6 +130,10 @@ impl Dns {
         let own: Vec<SocketAddr> =
             sockets.iter().flat_map(|sockets| [sockets.address.udp, sockets.address.tcp]).collect();
         servers.exclude(own, config.addresses.clone());
+        let (asked, search) = (servers.order(Instant::now()), servers.search().unwrap_or_default());
+        for Sockets { address, .. } in &sockets {
+            log::info!(target: "dns", "local DNS server on {}: servers {asked:?}, search {search:?}", address.udp);
+        }
         let forwarder = Forwarder::new(servers, config.forward);
         let service =
             Arc::new(Service::new(&config, forwarder, Metrics::new(registry), share(FORWARDS_SHARE, MAX_FORWARDS)));
