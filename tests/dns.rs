@@ -31,7 +31,13 @@ use tokio::{
     time::Instant,
 };
 
-use crate::support::{TempDir, free_port, within};
+use crate::support::{
+    TempDir,
+    agent::{Agent, Options},
+    envoy, free_port,
+    istiod::Istiod,
+    lines, within,
+};
 
 /// What a scripted server does with a query.
 #[derive(Clone)]
@@ -410,6 +416,26 @@ async fn a_failing_answer_is_passed_on_when_there_is_no_better_one() {
 }
 
 #[tokio::test]
+async fn a_refusal_without_a_question_is_taken_and_gets_one() {
+    let bare = Server::start(|query, _| Act::Answer([&query[..2], b"\x81\x85\0\x01\0\0\0\0\0\0"].concat())).await;
+    let proxy = Proxy::start(&[&bare], &[]).await;
+    let start = Instant::now();
+    for name in ["a.example", "local.example"] {
+        let asked = query_of(7, name, TYPE::TXT);
+        for got in [proxy.ask(&asked).await, proxy.ask_over_tcp(&asked).await] {
+            assert_eq!(read(&got), (RCODE::Refused, vec![]));
+            assert_eq!(got[12..], asked[12..]);
+        }
+    }
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    let good = good().await;
+    let proxy = Proxy::start(&[&bare, &good], &[]).await;
+    for id in 0..8 {
+        assert_eq!(read(&proxy.ask(&query(id, "a.example")).await), (RCODE::NoError, vec![GOOD]));
+    }
+}
+
+#[tokio::test]
 async fn silence_of_all_is_servfail_in_time() {
     let silent = Server::start(|_, _| Act::Silence).await;
     let proxy = Proxy::start(&[&silent], &[("DNS_FORWARD_TIMEOUT", "150ms")]).await;
@@ -419,6 +445,30 @@ async fn silence_of_all_is_servfail_in_time() {
     assert_eq!(read(&got), (RCODE::ServerFailure, vec![]));
     assert!(frame::answers(&query(0x77, "A.example"), &got));
     assert_eq!(proxy.metric("dns_upstream_failures_total"), 1.0);
+}
+
+#[tokio::test]
+async fn the_log_says_where_names_are_served_and_which_server_fails_but_not_each_time() {
+    let good = good().await;
+    let gone = client(good.address).await.local_addr().unwrap().to_string();
+    let env = [
+        ("ISTIO_META_DNS_CAPTURE", "true"),
+        ("FOOTMAN_DNS_UPSTREAMS", &*gone),
+        ("FOOTMAN_DNS_FORWARD_BEFORE_TABLE", "true"),
+    ];
+    let folder = TempDir::new();
+    let envoy = envoy::script(&folder, "echo start >> events\nexec sleep 1000\n");
+    let options = Options { envoy: Some(&envoy), env: &env, ..Options::default() };
+    let agent = Agent::start(&Istiod::start().await, options);
+    lines(&agent.folder.join("events"), 1).await;
+    let client = client(SocketAddr::from(([127, 0, 0, 1], agent.dns_port))).await;
+    for id in 0..3 {
+        client.send(&query(id, "a.example")).await.unwrap();
+        assert_eq!(read(&receive(&client).await).0, RCODE::ServerFailure);
+    }
+    let log = agent.log();
+    assert!(log.contains(&format!("local DNS server on 127.0.0.1:{}: servers [{gone}]", agent.dns_port)), "{log}");
+    assert_eq!(log.matches(&format!("upstream failure: {gone}: Connection refused")).count(), 1, "{log}");
 }
 
 #[tokio::test]
@@ -602,6 +652,12 @@ async fn answers_leave_from_the_address_that_was_asked() {
         let client = client(SocketAddr::from(([127, 0, 0, 77], proxy.udp.port()))).await;
         client.send(&query(1, "local.example")).await.unwrap();
         assert_eq!(read(&receive(&client).await).1, [[1, 2, 3, 4]], "{listen}");
+        // Either means both families, where there are two.
+        if let Ok(client) = UdpSocket::bind("[::1]:0").await {
+            client.connect(("::1", proxy.udp.port())).await.unwrap();
+            client.send(&query(1, "local.example")).await.unwrap();
+            assert_eq!(read(&receive(&client).await).1, [[1, 2, 3, 4]], "{listen}");
+        }
     }
 }
 

@@ -100,14 +100,15 @@ impl Forwarder {
                 biased;
                 () = async { sleep_until(next.unwrap_or_else(Instant::now)).await }, if next.is_some() => {}
                 (server, result) = first(&mut running) => {
-                    match &result {
-                        Err(error) if !is_of_server(error) => {}
+                    let is_news = match &result {
+                        Err(error) if !is_of_server(error) => false,
                         _ => self.servers().note(server, result.is_ok(), Instant::now()),
-                    }
+                    };
                     match result {
                         Ok(reply) if is_usable(&reply) => return Some(reply),
                         Ok(reply) => failing = failing.or(Some(reply)),
-                        Err(error) => log::debug!(target: "dns", "upstream {server}: {error}"),
+                        Err(error) if is_news => log::info!(target: "dns", "upstream failure: {error}"),
+                        Err(error) => log::debug!(target: "dns", "upstream failure: {error}"),
                     }
                 }
             }
@@ -122,7 +123,7 @@ async fn ask(
     sends: u32,
     patience: Duration,
 ) -> io::Result<Vec<u8>> {
-    let reply = match transport {
+    let mut reply = match transport {
         Transport::Udp => exchange::udp(server, query, sends, patience).await?,
         Transport::Tcp => match exchange::tcp(server, query, patience).await {
             // The server closed a connection that it had just taken, as one does that is restarting: once more.
@@ -134,7 +135,11 @@ async fn ask(
             other => other?,
         },
     };
-    if frame::is_whole(&reply) { Ok(reply) } else { Err(io::Error::new(ErrorKind::InvalidData, "broken answer")) }
+    if frame::trim(&mut reply) {
+        Ok(reply)
+    } else {
+        Err(io::Error::new(ErrorKind::InvalidData, format!("{server}: broken answer")))
+    }
 }
 
 /// Whether the server is to blame, not this machine, which may have no descriptors left.

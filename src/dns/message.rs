@@ -7,6 +7,8 @@ use crate::net::resolve::frame::{self, HEADER, OPT, QR, RD, Section, rcode};
 
 /// What a client without EDNS can take over UDP (RFC 1035 §4.2.1).
 pub const PLAIN_LIMIT: usize = 512;
+/// Largest datagram over IPv4, whatever a client says that it can take.
+const UDP_LIMIT: usize = 65_507;
 /// Largest message over TCP.
 pub const TCP_LIMIT: usize = 65_535;
 /// The size we say we can take ourselves, in the OPT record of local answers.
@@ -101,7 +103,7 @@ impl<'a> Query<'a> {
     pub fn limit(&self, transport: Transport) -> usize {
         match (transport, self.edns) {
             (Transport::Tcp, _) => TCP_LIMIT,
-            (Transport::Udp, Some(edns)) => usize::from(edns.size).max(PLAIN_LIMIT),
+            (Transport::Udp, Some(edns)) => usize::from(edns.size).clamp(PLAIN_LIMIT, UDP_LIMIT),
             (Transport::Udp, None) => PLAIN_LIMIT,
         }
     }
@@ -174,7 +176,7 @@ impl<'a> Query<'a> {
 pub fn refuse(query: &[u8], code: u8, opcode: u8, out: &mut Vec<u8>) {
     out.clear();
     out.extend_from_slice(&query[..2]);
-    out.extend_from_slice(&[QR | opcode << 3, code, 0, 0, 0, 0, 0, 0, 0, 0]);
+    out.extend_from_slice(&[QR | opcode << 3 | query[2] & RD, code, 0, 0, 0, 0, 0, 0, 0, 0]);
 }
 
 #[cfg(test)]
@@ -210,6 +212,10 @@ mod tests {
         tiny[3] = 0;
         let bytes = self::query(&[&tiny]);
         assert_eq!(asked(&bytes).limit(Transport::Udp), 512);
+        let mut huge = EDNS.to_vec();
+        huge[3..5].fill(0xff);
+        let bytes = self::query(&[&huge]);
+        assert_eq!(asked(&bytes).limit(Transport::Udp), 65_507);
     }
 
     #[test]
@@ -238,6 +244,13 @@ mod tests {
         for cut in HEADER..plain.len() {
             assert!(matches!(read(&plain[..cut]), Message::Refuse(rcode::FORMERR, 0)), "cut at {cut}");
         }
+    }
+
+    #[test]
+    fn a_refusal_is_a_header_with_id_and_rd() {
+        let mut out = Vec::new();
+        refuse(&query(&[]), rcode::NOTIMP, 5, &mut out);
+        assert_eq!(out, [0x12, 0x34, 0xa9, 4, 0, 0, 0, 0, 0, 0, 0, 0]);
     }
 
     #[test]

@@ -37,6 +37,7 @@ use nix::{
 use tokio::{
     net::TcpListener,
     task::{JoinSet, yield_now},
+    time::Instant,
 };
 
 pub use config::{Config, Listen};
@@ -44,7 +45,7 @@ pub use forward::Policy as ForwardPolicy;
 
 use crate::{
     base::{Drain, Gate, apart},
-    net::resolve::Resolver,
+    net::{listen, resolve::Resolver},
     telemetry::metrics::Registry,
     wires::{NameTable, NamesReceiver},
 };
@@ -129,6 +130,10 @@ impl Dns {
         let own: Vec<SocketAddr> =
             sockets.iter().flat_map(|sockets| [sockets.address.udp, sockets.address.tcp]).collect();
         servers.exclude(own, config.addresses.clone());
+        let (asked, search) = (servers.order(Instant::now()), servers.search().unwrap_or_default());
+        for Sockets { address, .. } in &sockets {
+            log::info!(target: "dns", "local DNS server on {}: servers {asked:?}, search {search:?}", address.udp);
+        }
         let forwarder = Forwarder::new(servers, config.forward);
         let service =
             Arc::new(Service::new(&config, forwarder, Metrics::new(registry), share(FORWARDS_SHARE, MAX_FORWARDS)));
@@ -196,7 +201,7 @@ impl Names {
 impl Sockets {
     async fn bind(address: SocketAddr) -> io::Result<Sockets> {
         let udp = udp::Socket::bind(address).await?;
-        let tcp = TcpListener::bind(address).await?;
+        let tcp = listen(address)?;
         let address = Address { udp: udp.address()?, tcp: tcp.local_addr()? };
         Ok(Sockets { udp, tcp, address })
     }
@@ -217,7 +222,8 @@ async fn resolve(listen: &Listen, families: (bool, bool)) -> Result<Vec<SocketAd
     let at = |ip: IpAddr| SocketAddr::new(ip, listen.port);
     let (v4, v6): (IpAddr, IpAddr) = (Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into());
     match &*listen.host {
-        "" if ipv6_exists() => Ok(vec![at(Ipv6Addr::UNSPECIFIED.into())]),
+        // Go listens on both families for either, and so does every Istio agent.
+        "" | "0.0.0.0" if ipv6_exists() => Ok(vec![at(Ipv6Addr::UNSPECIFIED.into())]),
         "" => Ok(vec![at(Ipv4Addr::UNSPECIFIED.into())]),
         LOCALHOST => Ok(match families {
             (true, true) => vec![at(v4), at(v6)],

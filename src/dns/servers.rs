@@ -148,15 +148,18 @@ impl Servers {
         order
     }
 
-    /// Notes whether a server answered.
-    pub fn note(&mut self, server: SocketAddr, answered: bool, now: Instant) {
+    /// Notes whether a server answered; whether it fails for the first time lately.
+    pub fn note(&mut self, server: SocketAddr, answered: bool, now: Instant) -> bool {
         if answered && self.penalties.is_empty() {
-            return;
+            return false;
         }
+        let known = self.penalties.len();
         self.penalties.retain(|(penalised, _)| *penalised != server);
+        let is_new = !answered && self.penalties.len() == known;
         if !answered {
             self.penalties.push((server, now + PENALTY));
         }
+        is_new
     }
 
     fn is_own(&self, server: &SocketAddr) -> bool {
@@ -252,15 +255,16 @@ mod tests {
         let files = Files::new("nameserver 10.0.0.1\nnameserver 10.0.0.2\n");
         let mut servers = files.servers();
         let bad = servers.order(Instant::now())[0];
-        servers.note(bad, false, Instant::now());
+        assert!(servers.note(bad, false, Instant::now()));
+        assert!(!servers.note(bad, false, Instant::now()), "known by now");
         for _ in 0..20 {
             assert_eq!(servers.order(Instant::now())[1], bad);
         }
         tokio::time::advance(PENALTY).await;
         let firsts: Vec<_> = (0..64).map(|_| servers.order(Instant::now())[0]).collect();
         assert!(firsts.contains(&bad), "forgiven by now");
-        servers.note(bad, false, Instant::now());
-        servers.note(bad, true, Instant::now());
+        assert!(servers.note(bad, false, Instant::now()));
+        assert!(!servers.note(bad, true, Instant::now()));
         assert!(servers.penalties.is_empty(), "an answer makes good");
     }
 

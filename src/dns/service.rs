@@ -21,7 +21,7 @@ use super::{
 };
 use crate::net::resolve::{
     exchange,
-    frame::{self, rcode},
+    frame::{self, Section, rcode},
 };
 
 /// How long the servers have where an expired answer is at hand (RFC 8767 §5): clients give up after 5 s.
@@ -93,10 +93,12 @@ impl Service {
         let known = match self.local(&query, transport, out) {
             Local::Answered => {
                 self.metrics.hits.inc();
+                tell(&query, "answered from the table", out);
                 return Step::Reply;
             }
             Local::NoTable => {
                 query.reply(out, rcode::SERVFAIL);
+                tell(&query, "no table yet", out);
                 return Step::Reply;
             }
             Local::Other { known } => known,
@@ -110,6 +112,7 @@ impl Service {
         let stale = match self.kept(&query) {
             Cached::Fresh(reply) => {
                 self.metrics.cache_hits.inc();
+                tell(&query, "answered from the cache", &reply);
                 *out = fit::fit(reply, query.limit(transport));
                 return Step::Reply;
             }
@@ -141,16 +144,15 @@ impl Service {
         if answered.is_none() {
             self.metrics.failures.inc();
         }
+        tell(&query, "forwarded", answered.as_deref().unwrap_or_default());
         let reply = match (answered, pending.stale) {
-            (Some(reply), _) if pending.known => as_known(reply),
             (Some(reply), Some(stale)) if frame::rcode_of(&reply) == rcode::SERVFAIL => self.served_stale(stale),
+            // Clients pass over an answer that does not say to what: they would wait on.
+            (Some(reply), _) if frame::is_bare(&reply) => return failure(&query, frame::rcode_of(&reply)),
+            (Some(reply), _) if pending.known => as_known(reply),
             (Some(reply), _) => reply,
             (None, Some(stale)) => self.served_stale(stale),
-            (None, None) => {
-                let mut reply = Vec::new();
-                query.reply(&mut reply, rcode::SERVFAIL);
-                return reply;
-            }
+            (None, None) => return failure(&query, rcode::SERVFAIL),
         };
         if let Some(cache) = &self.cache {
             lock(cache).put(&query, &reply, Instant::now());
@@ -244,6 +246,43 @@ fn as_known(mut reply: Vec<u8>) -> Vec<u8> {
     reply
 }
 
+/// Says what became of a query, to those who want to see each of them.
+fn tell(query: &Query<'_>, what: &str, reply: &[u8]) {
+    if log::log_enabled!(target: "dns", log::Level::Debug) {
+        log::debug!(target: "dns", "{}", line(query, what, reply));
+    }
+}
+
+fn line(query: &Query<'_>, what: &str, reply: &[u8]) -> String {
+    let mut buffer = [0; MAX_TEXT];
+    let name = String::from_utf8_lossy(query.name(&mut buffer).unwrap_or(b"?"));
+    let verdict = match reply {
+        [] => "no answer".to_owned(),
+        _ => format!("code {}, answers {}", frame::rcode_of(reply), frame::count(reply, Section::Answer)),
+    };
+    format!("\"{name}.\" type {}: {what}: {verdict}", query.question.qtype)
+}
+
+fn failure(query: &Query<'_>, code: u8) -> Vec<u8> {
+    let mut reply = Vec::new();
+    query.reply(&mut reply, code);
+    reply
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_says_what_became_of_a_query() {
+        let bytes = b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x03Www\x07example\x00\x00\x1c\x00\x01";
+        let Message::Ask(query) = message::read(bytes) else { panic!() };
+        let reply = failure(&query, rcode::REFUSED);
+        assert_eq!(line(&query, "forwarded", &reply), "\"www.example.\" type 28: forwarded: code 5, answers 0");
+        assert_eq!(line(&query, "forwarded", &[]), "\"www.example.\" type 28: forwarded: no answer");
+    }
 }

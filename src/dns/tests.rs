@@ -177,6 +177,8 @@ fn views() {
         ("ns1", "ns1", false),
         ("ns1", "", false),
         ("", "svc.cluster.local", true),
+        ("", ".svc.cluster.local", true),
+        ("ns1", ".svc.cluster.local.", true),
         ("ns1", "ns1.svc.other.local", false),
     ] {
         let table = [("a.ns2.svc.cluster.local".to_owned(), kubernetes("a", "ns2", &["1.1.1.1"], &[]))];

@@ -46,7 +46,7 @@ impl View {
             None if proxy_domain == namespace => "",
             _ => proxy_domain,
         };
-        View { namespace: namespace.to_owned(), domain: domain.trim_end_matches('.').to_owned() }
+        View { namespace: namespace.to_owned(), domain: domain.trim_matches('.').to_owned() }
     }
 
     /// Calls `each` with every form of an entry; short ones only for Kubernetes services of this cluster's domain, the

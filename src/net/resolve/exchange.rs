@@ -67,8 +67,12 @@ pub fn with_datagram<T>(work: impl FnOnce(&mut [u8]) -> T) -> T {
 /// Asks over UDP: up to `sends` datagrams within `patience`, from one socket. The reply carries the id of `query`.
 ///
 /// # Errors
-/// `TimedOut` when no valid answer came, else what the socket says (connection refused: no server there).
+/// `TimedOut` when no valid answer came, else what the socket says (connection refused: no server there); each names the server.
 pub async fn udp(server: SocketAddr, query: &[u8], sends: u32, patience: Duration) -> io::Result<Vec<u8>> {
+    ask_over_udp(server, query, sends, patience).await.map_err(|error| named(server, &error))
+}
+
+async fn ask_over_udp(server: SocketAddr, query: &[u8], sends: u32, patience: Duration) -> io::Result<Vec<u8>> {
     let (query, original) = with_fresh_id(query)?;
     let any: SocketAddr = match server {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
@@ -91,14 +95,18 @@ pub async fn udp(server: SocketAddr, query: &[u8], sends: u32, patience: Duratio
             Err(_) => {}
         }
     }
-    Err(timed_out(server))
+    Err(silence())
 }
 
 /// Asks over TCP on a connection of its own. The reply carries the id of `query`.
 ///
 /// # Errors
-/// `TimedOut` after `patience`, `InvalidData` for an answer to something else, else what the connection says.
+/// `TimedOut` after `patience`, `InvalidData` for an answer to something else, else what the connection says; each names the server.
 pub async fn tcp(server: SocketAddr, query: &[u8], patience: Duration) -> io::Result<Vec<u8>> {
+    ask_over_tcp(server, query, patience).await.map_err(|error| named(server, &error))
+}
+
+async fn ask_over_tcp(server: SocketAddr, query: &[u8], patience: Duration) -> io::Result<Vec<u8>> {
     let (query, original) = with_fresh_id(query)?;
     let exchange = async {
         let mut stream = TcpStream::connect(server).await?;
@@ -110,9 +118,9 @@ pub async fn tcp(server: SocketAddr, query: &[u8], patience: Duration) -> io::Re
         stream.read_exact(&mut reply).await?;
         io::Result::Ok(reply)
     };
-    let mut reply = timeout_at(Instant::now() + patience, exchange).await.map_err(|_| timed_out(server))??;
+    let mut reply = timeout_at(Instant::now() + patience, exchange).await.map_err(|_| silence())??;
     if !frame::answers(&query, &reply) {
-        return Err(io::Error::new(ErrorKind::InvalidData, format!("{server}: answer to another question")));
+        return Err(io::Error::new(ErrorKind::InvalidData, "answer to another question"));
     }
     frame::set_id(&mut reply, original);
     Ok(reply)
@@ -154,6 +162,10 @@ fn with_fresh_id(query: &[u8]) -> io::Result<(Vec<u8>, u16)> {
     Ok((query, original))
 }
 
-fn timed_out(server: SocketAddr) -> io::Error {
-    io::Error::new(ErrorKind::TimedOut, format!("{server}: no answer"))
+fn silence() -> io::Error {
+    io::Error::new(ErrorKind::TimedOut, "no answer")
+}
+
+fn named(server: SocketAddr, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{server}: {error}"))
 }

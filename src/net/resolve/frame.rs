@@ -52,6 +52,9 @@ pub enum Section {
     Additional = 3,
 }
 
+/// Those that hold records, in order.
+const SECTIONS: [Section; 3] = [Section::Answer, Section::Authority, Section::Additional];
+
 /// The only question of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Question {
@@ -158,7 +161,7 @@ pub fn question(message: &[u8]) -> Option<Question> {
 
 /// The records behind the question that ends at `question_end`.
 pub fn records(message: &[u8], question_end: usize) -> Records<'_> {
-    let left = [Section::Answer, Section::Authority, Section::Additional].map(|section| count(message, section));
+    let left = SECTIONS.map(|section| count(message, section));
     Records { message, at: question_end, left, broken: false }
 }
 
@@ -185,7 +188,7 @@ impl Iterator for Records<'_> {
             return None;
         }
         let place = self.left.iter().position(|left| *left > 0)?;
-        let section = [Section::Answer, Section::Authority, Section::Additional][place];
+        let section = SECTIONS[place];
         let record = self.read(section);
         match record {
             Some(record) => {
@@ -200,12 +203,13 @@ impl Iterator for Records<'_> {
 
 /// Whether `reply` answers `query`: a response with its id and its question, letter case aside.
 ///
-/// A server that could not read the query may leave the question out, but then it must say so by its response code.
+/// A server that could not read the query, or would not, may leave the question out, even if the header still counts it; but then
+/// it must say so by its response code.
 pub fn answers(query: &[u8], reply: &[u8]) -> bool {
     if reply.len() < HEADER || reply[2] & QR == 0 || id(reply) != id(query) {
         return false;
     }
-    if count(reply, Section::Question) == 0 {
+    if is_bare(reply) {
         return !matches!(rcode_of(reply), rcode::NOERROR | rcode::NXDOMAIN) && count(reply, Section::Answer) == 0;
     }
     match (question(query), question(reply)) {
@@ -219,21 +223,42 @@ pub fn answers(query: &[u8], reply: &[u8]) -> bool {
     }
 }
 
+/// Whether a message has no question: some servers refuse with a header alone, which counts one all the same.
+pub fn is_bare(message: &[u8]) -> bool {
+    message.len() == HEADER || count(message, Section::Question) == 0
+}
+
 /// Whether every record that the header counts is there.
 pub fn is_whole(message: &[u8]) -> bool {
-    if message.len() < HEADER {
+    extent(message).is_some_and(|(_, _, whole)| whole)
+}
+
+/// Leaves out what follows the last record. An answer that says itself that it is not all there may end anywhere: what is whole of
+/// it stays. `false` of any other that lacks what its header counts.
+pub fn trim(reply: &mut Vec<u8>) -> bool {
+    let Some((end, counts, whole)) = extent(reply) else { return reply.len() == HEADER };
+    if !whole && reply[2] & TC == 0 {
         return false;
     }
-    let start = match count(message, Section::Question) {
-        0 => HEADER,
-        _ => match question(message) {
-            Some(question) => question.end,
-            None => return false,
-        },
+    reply.truncate(end);
+    for (section, number) in SECTIONS.into_iter().zip(counts) {
+        set_count(reply, section, number);
+    }
+    true
+}
+
+/// Where the last whole record ends, how many there are in each section, and whether those are all.
+fn extent(message: &[u8]) -> Option<(usize, [u16; 3], bool)> {
+    let mut end = match message.len() >= HEADER && count(message, Section::Question) == 0 {
+        true => HEADER,
+        false => question(message)?.end,
     };
-    let mut records = records(message, start);
-    records.by_ref().for_each(drop);
-    !records.is_broken()
+    let (mut counts, mut records) = ([0; 3], records(message, end));
+    for record in records.by_ref() {
+        end = record.end;
+        counts[record.section as usize - 1] += 1;
+    }
+    Some((end, counts, !records.is_broken()))
 }
 
 #[cfg(test)]
@@ -270,6 +295,25 @@ mod tests {
     }
 
     #[test]
+    fn only_what_says_that_it_is_truncated_may_be() {
+        let whole = message(7, "www.example.com", 3);
+        let asked = question(&whole).unwrap();
+        let ends: Vec<usize> = records(&whole, asked.end).map(|record| record.end).collect();
+        let mut padded = [&whole[..], b"padding"].concat();
+        assert!(trim(&mut padded) && padded == whole);
+        for length in HEADER + 1..whole.len() {
+            let mut cut = whole[..length].to_vec();
+            assert!(!trim(&mut cut), "cut at {length}");
+            cut[2] |= TC;
+            assert_eq!(trim(&mut cut), length >= asked.end, "cut at {length}");
+            if length >= asked.end {
+                assert!(is_whole(&cut) && cut.len() == *ends.iter().rfind(|end| **end <= length).unwrap_or(&asked.end));
+            }
+        }
+        assert!(trim(&mut whole[..HEADER].to_vec()) && !trim(&mut whole[..HEADER - 1].to_vec()));
+    }
+
+    #[test]
     fn an_answer_has_id_question_and_the_response_bit() {
         let query = message(7, "www.example.com", 0);
         assert!(answers(&query, &message(7, "WWW.example.COM", 1)));
@@ -294,7 +338,10 @@ mod tests {
         ] {
             let mut packet = Packet::new_reply(7);
             *packet.rcode_mut() = code;
-            assert_eq!(answers(&query, &packet.build_bytes_vec().unwrap()), taken, "{code:?}");
+            let mut bare = packet.build_bytes_vec().unwrap();
+            assert_eq!(answers(&query, &bare), taken, "{code:?}");
+            set_count(&mut bare, Section::Question, 1);
+            assert_eq!(answers(&query, &bare), taken, "{code:?}, with a question that is not there");
         }
     }
 

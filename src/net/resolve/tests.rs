@@ -203,6 +203,7 @@ async fn a_server_that_is_not_there_is_noticed_at_once() {
     let query = question("a.example", TYPE::A).unwrap();
     let error = exchange::udp(gone, &query, 1, Duration::from_secs(600)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+    assert!(error.to_string().starts_with(&format!("{gone}: ")), "{error}");
 }
 
 #[tokio::test]

@@ -18,8 +18,7 @@ use std::{
     time::Duration,
 };
 
-use nix::sys::socket::{setsockopt, sockopt};
-use tokio::net::{TcpListener, TcpSocket};
+use tokio::net::TcpListener;
 
 use connection::serve;
 pub use connection::serve_one;
@@ -27,7 +26,7 @@ pub use reply::{Reply, Stream};
 use slots::Slots;
 
 use super::{Headers, Url};
-use crate::base::Drain;
+use crate::{base::Drain, net::listen};
 
 /// What answers requests.
 pub trait Service: Send + Sync {
@@ -167,20 +166,6 @@ impl Server {
         drop(self.listener);
         let _ = tokio::time::timeout(self.limits.drain, slots.empty()).await;
     }
-}
-
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = match address {
-        SocketAddr::V4(_) => TcpSocket::new_v4()?,
-        SocketAddr::V6(_) => {
-            let socket = TcpSocket::new_v6()?;
-            setsockopt(&socket, sockopt::Ipv6V6Only, &false)?;
-            socket
-        }
-    };
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(1024)
 }
 
 impl Request {
