@@ -41,11 +41,16 @@ impl Capture {
 
     /// Logs what is there already: what Envoy wrote last, once it has ended. Does not wait for children of Envoy that live on.
     pub(super) fn rest(&mut self) {
+        self.catch_up();
+        self.finish();
+    }
+
+    /// Takes what is in the pipe, whether or not the runtime has had a turn since it came: an Envoy may end before that.
+    fn catch_up(&mut self) {
         let mut piece = [0; PIECE];
-        while let Ok(length @ 1..) = self.pipe.try_read(&mut piece) {
+        while let Ok(length @ 1..) = nix::unistd::read(&self.pipe, &mut piece) {
             self.take(&piece[..length]);
         }
-        self.finish();
     }
 
     fn take(&mut self, bytes: &[u8]) {
@@ -127,6 +132,16 @@ mod tests {
             }
             assert_eq!((lines, buffer), (vec!["one".to_owned(), "two".into(), String::new()], b"three".to_vec()));
         }
+    }
+
+    #[tokio::test]
+    async fn an_end_before_the_first_turn_loses_nothing() {
+        let mut command = std::process::Command::new("sh");
+        let mut child = command.args(["-c", "printf words >&2"]).stderr(std::process::Stdio::piped()).spawn().unwrap();
+        child.wait().unwrap();
+        let mut capture = Capture::new(child.stderr.take().unwrap()).unwrap();
+        capture.catch_up();
+        assert_eq!(capture.partial, b"words");
     }
 
     #[test]
