@@ -320,6 +320,13 @@ fn only_higress_has_exclusions() {
 }
 
 #[test]
+fn labels_of_the_pod_add_to_those_that_metadata_fixes() {
+    let env = [("ISTIO_METAJSON_X", "{\"STATIC_LABELS\": {\"a\": \"1\", \"b\": \"1\"}}")];
+    let node = document(&Vars::from_pairs(env).with_pod(&[("b", "2")], &[])).unwrap();
+    assert_eq!(node["node"]["metadata"]["LABELS"], json!({"a": "1", "b": "2"}));
+}
+
+#[test]
 fn grpc_applications_see_an_sts_port_that_metadata_brings() {
     let config = Config::from_vars(&Vars::from_pairs([("ISTIO_META_STS_PORT", "5")])).unwrap();
     let text = grpc::document(&config, &Node::new(&config, &Surroundings::default())).compact();
