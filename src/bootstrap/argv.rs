@@ -27,7 +27,8 @@ impl Args {
         }
         let addresses = vars.ip_addresses();
         Args {
-            v6_only: !addresses.is_empty() && addresses.iter().all(std::net::IpAddr::is_ipv6),
+            // Without any address too, as in Istio.
+            v6_only: addresses.iter().all(std::net::IpAddr::is_ipv6),
             level,
             components,
             skip_deprecated_logs: vars.bool("ENVOY_SKIP_DEPRECATED_LOGS", true),

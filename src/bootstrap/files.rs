@@ -74,8 +74,12 @@ impl Own {
             ("", path) => ("proxyBootstrapTemplatePath", path),
             (path, _) => ("ISTIO_BOOTSTRAP", path),
         };
+        // The working directory is / in images, so both spellings are meant.
+        let is_of_image = OF_IMAGES.iter().any(|it| clean(Path::new(path.trim_start_matches('/'))) == Path::new(it));
         let text = match fs::read(vars.path(path)) {
             Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+            // Our image has none, and what they make is built in.
+            Err(error) if is_of_image && error.kind() == io::ErrorKind::NotFound => return (None, None),
             Err(error) => {
                 errors.add(source, format!("{path}: {error}"));
                 return (None, None);
@@ -85,8 +89,7 @@ impl Own {
             let is_yaml = path.ends_with(".yaml") || path.ends_with(".yaml.tmpl");
             return (Some(Own::Copied { text, is_yaml }), None);
         }
-        // The working directory is / in images, so both spellings are meant.
-        if OF_IMAGES.iter().any(|known| clean(Path::new(path.trim_start_matches('/'))) == Path::new(known)) {
+        if is_of_image {
             vars.warn(format!(
                 "{source}: the built-in bootstrap takes the place of {path}; what was changed there does not count"
             ));

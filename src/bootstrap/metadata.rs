@@ -203,7 +203,10 @@ impl Metadata {
 
     /// Labels of the workload; `of_instance` are those that the platform gives a virtual machine.
     pub(super) fn set_labels(&mut self, labels: &Labels, of_instance: &BTreeMap<String, String>) {
-        let mut fixed = labels.fixed.clone();
+        let mut fixed = match self.typed.get("STATIC_LABELS") {
+            Some(Value::Object(own)) if labels.fixed.is_empty() => own.clone(),
+            _ => labels.fixed.clone(),
+        };
         fixed.extend(text_map(of_instance));
         let or_nothing = |map: Map<String, Value>| (!map.is_empty()).then_some(Value::Object(map));
         if !fixed.is_empty() {

@@ -266,8 +266,10 @@ fn own_metadata(metadata: &mut Metadata, vars: &Vars, ports: Ports, socket_file:
         }
     }
     metadata.set_text("INSTANCE_IPS", &addresses.join(","));
-    let sts_port = Some(flags.int("stsPort")).filter(|port| *port != 0);
-    metadata.set("STS_PORT", sts_port.map(|port| Value::from(port.to_string())));
+    let sts_port = flags.int("stsPort");
+    if sts_port != 0 {
+        metadata.set_text("STS_PORT", &sts_port.to_string());
+    }
     for (name, port) in [
         ("ENVOY_STATUS_PORT", ports.status),
         ("ENVOY_PROMETHEUS_PORT", ports.prometheus),

@@ -320,6 +320,21 @@ fn only_higress_has_exclusions() {
 }
 
 #[test]
+fn labels_of_the_pod_add_to_those_that_metadata_fixes() {
+    let env = [("ISTIO_METAJSON_X", "{\"STATIC_LABELS\": {\"a\": \"1\", \"b\": \"1\"}}")];
+    let node = document(&Vars::from_pairs(env).with_pod(&[("b", "2")], &[])).unwrap();
+    assert_eq!(node["node"]["metadata"]["LABELS"], json!({"a": "1", "b": "2"}));
+}
+
+#[test]
+fn grpc_applications_see_an_sts_port_that_metadata_brings() {
+    let config = Config::from_vars(&Vars::from_pairs([("ISTIO_META_STS_PORT", "5")])).unwrap();
+    let text = grpc::document(&config, &Node::new(&config, &Surroundings::default())).compact();
+    let text = String::from_utf8(text).unwrap();
+    assert!(text.contains("\"STS_PORT\":\"5\""), "{text}");
+}
+
+#[test]
 fn a_template_of_an_image_is_known_by_its_place() {
     let of = |path: &str| {
         let root = std::env::temp_dir().join(format!("footman-image-{}", std::process::id()));
@@ -334,4 +349,7 @@ fn a_template_of_an_image_is_known_by_its_place() {
     assert!(of("var/lib/istio/envoy/envoy_bootstrap_tmpl.json").unwrap().contains("takes the place of"));
     assert!(of("./var/lib/istio/envoy/envoy_bootstrap_lite_tmpl.json").is_ok());
     assert!(of("etc/envoy_bootstrap_tmpl.json").unwrap_err().to_string().contains("Go template"));
+    let without_file = |path| document(&Vars::from_pairs([("ISTIO_BOOTSTRAP", path)]).with_root("/nowhere".into()));
+    assert!(without_file("/var/lib/istio/envoy/envoy_bootstrap_tmpl.json").is_ok());
+    assert!(without_file("etc/envoy_bootstrap_tmpl.json").is_err());
 }

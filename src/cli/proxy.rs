@@ -41,6 +41,9 @@ async fn configuration(flags: Flags) -> Result<agent::Config, Failure> {
     if let Some(config) = &config {
         errors.append(config.faults().await);
     }
+    let (pod, namespace) = (vars.text_or("POD_NAME", ""), vars.text_or("POD_NAMESPACE", ""));
+    let (ips, role, domain) = (vars.ip_addresses(), vars.role(), vars.domain());
+    info!("Proxy role\tips={ips:?} type={role} id={pod}.{namespace} domain={domain}");
     info!("Effective config: {}", redact::document(vars.proxy_document().into()));
     for warning in vars.warnings() {
         warn!("{warning}");

@@ -142,19 +142,20 @@ impl Decoder<'_> {
         }
     }
 
-    /// A member of a list or map: null counts as empty text, and stays null where a message is wanted.
+    /// A member of a list or map: null counts as empty text, or as a message without members.
     fn element(&mut self, node: &Node, kind: &Kind, path: &str) -> Option<Json> {
         match (&node.value, kind) {
             (Value::Null, Kind::Text) => Some("".into()),
-            (Value::Null, Kind::Message(_)) => Some(Json::Null),
+            (Value::Null, Kind::Message(_)) => Some(Json::Object(Map::new())),
             _ => self.value(node, kind, path),
         }
     }
 
     fn whole(&mut self, node: &Node, path: &str, min: i64, max: i64) -> Option<Json> {
-        let value = number_of(node).and_then(|number| {
-            number.as_i64().or_else(|| number.as_f64().filter(|v| v.fract() == 0.0 && v.abs() < 1e18).map(|v| v as i64))
-        });
+        let value = match &node.value {
+            Value::Text(text) => serde_json::from_str(text).ok(),
+            _ => whole_of(node),
+        };
         match value {
             Some(value) if (min..=max).contains(&value) => Some(value.into()),
             Some(value) => {
@@ -168,15 +169,6 @@ impl Decoder<'_> {
     fn duration(&mut self, node: &Node, path: &str) -> Option<Json> {
         let nanos = match &node.value {
             Value::Text(text) => duration::go_nanos(text),
-            // Seconds as a bare number are not valid in Istio, but what is meant is clear.
-            Value::Number(number) => {
-                let seconds = number.as_i64().and_then(|seconds| seconds.checked_mul(1_000_000_000));
-                if seconds.is_some() {
-                    let origin = (self.origin)(node.line);
-                    self.warnings.push(format!("{origin}: {path}: {number} has no unit; read as seconds"));
-                }
-                seconds
-            }
             _ => None,
         };
         match nanos {
@@ -186,17 +178,14 @@ impl Decoder<'_> {
     }
 
     fn name(&mut self, node: &Node, names: Names, path: &str) -> Option<Json> {
-        match &node.value {
-            Value::Text(text) if names.iter().any(|(name, _)| name == text) => Some(text.as_str().into()),
-            Value::Number(number) if number.as_i64().is_some_and(|n| i32::try_from(n).is_ok()) => {
-                let known = names.iter().find(|(_, value)| number.as_i64() == Some(i64::from(*value)));
-                Some(known.map_or_else(|| Json::Number(number.clone()), |(name, _)| (*name).into()))
-            }
-            _ => {
-                let known: Vec<&str> = names.iter().map(|(name, _)| *name).collect();
-                self.unfit(node, path, &format!("one of {}", known.join(", ")))
-            }
-        }
+        let number = whole_of(node).and_then(|number| i32::try_from(number).ok());
+        let is_it = |name: &str| matches!(&node.value, Value::Text(text) if text == name);
+        let known = names.iter().find(|(name, value)| number == Some(*value) || is_it(name));
+        let known = known.map(|(name, _)| (*name).into());
+        known.or_else(|| number.map(Json::from)).or_else(|| {
+            let known: Vec<&str> = names.iter().map(|(name, _)| *name).collect();
+            self.unfit(node, path, &format!("one of {}", known.join(", ")))
+        })
     }
 
     fn unfit(&mut self, node: &Node, path: &str, wanted: &str) -> Option<Json> {
@@ -219,6 +208,12 @@ impl Decoder<'_> {
 
 fn same_oneof(one: &Field, other: &Field) -> bool {
     one.oneof != 0 && one.oneof == other.oneof
+}
+
+/// A whole number without quotes; YAML's `2.0` is one.
+fn whole_of(node: &Node) -> Option<i64> {
+    let Value::Number(number) = &node.value else { return None };
+    number.as_i64().or_else(|| number.as_f64().filter(|v| v.fract() == 0.0 && v.abs() < 1e18).map(|v| v as i64))
 }
 
 /// A number, also in quotes.
@@ -249,7 +244,7 @@ mod tests {
         let (values, errors, warnings) = decode(
             "drain_duration: 1m30s\nproxy_admin_port: \"15001\"\ncontrol_plane_auth_policy: 0\nstatsCompression: off\n\
              noSuchField: {a: 1}\nconcurrency: \"3\"\ninterceptionMode: 7\nsds: {k8s_sa_jwt_path: /x}\nmeshId:\n\
-             tracing: {sampling: \"1.5\", stackdriver: {maxNumberOfAttributes: 5}}\nterminationDrainDuration: 7\n",
+             tracing: {sampling: \"1.5\", stackdriver: {maxNumberOfAttributes: 5}}\ntracingServiceName: 2.0\n",
         );
         assert_eq!(errors, Vec::<String>::new());
         assert_eq!(
@@ -258,10 +253,10 @@ mod tests {
                 "drainDuration": "90s", "proxyAdminPort": 15001, "controlPlaneAuthPolicy": "NONE",
                 "statsCompression": false, "concurrency": 3, "interceptionMode": 7, "sds": {"k8sSaJwtPath": "/x"},
                 "tracing": {"sampling": 1.5, "stackdriver": {"maxNumberOfAttributes": "5"}},
-                "terminationDrainDuration": "7s"
+                "tracingServiceName": "CANONICAL_NAME_AND_NAMESPACE"
             })
         );
-        assert_eq!(warnings.len(), 2);
+        assert_eq!(warnings.len(), 1);
         assert!(warnings[0].contains("noSuchField"));
     }
 
@@ -272,6 +267,8 @@ mod tests {
             ("statusPort: x", "statusPort"),
             ("statusPort: 99999999999", "statusPort"),
             ("statusPort: 1.5", "statusPort"),
+            ("statusPort: \"1.0\"", "statusPort"),
+            ("drainDuration: 5", "drainDuration"),
             ("statsCompression: \"true\"", "statsCompression"),
             ("drainDuration: \"5\"", "drainDuration"),
             ("tracing: {tlsSettings: {mode: TLS}}", "tracing.tlsSettings.mode"),
@@ -327,7 +324,7 @@ mod tests {
             values,
             serde_json::json!({
                 "gatewayTopology": {"proxyProtocol": {}}, "proxyMetadata": {"A": ""},
-                "tracing": {"customTags": {"t": null}}, "meshId": "", "image": {}
+                "tracing": {"customTags": {"t": {}}}, "meshId": "", "image": {}
             })
         );
     }

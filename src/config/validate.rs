@@ -160,11 +160,6 @@ impl Check<'_> {
             }
         }
         self.tracing_tls(tracing.get("tlsSettings"));
-        for (name, tag) in tracing.get("customTags").and_then(Json::as_object).into_iter().flatten() {
-            if tag.is_null() {
-                self.wrong("tracing", &format!("tracing.customTags.{name}"), "must not be null");
-            }
-        }
     }
 
     /// Rules of the modes with files; those of the services' TLS are not looked at, as in Istio.

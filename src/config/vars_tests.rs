@@ -187,7 +187,6 @@ fn refused_values() {
         ("tracing: {zipkin: {address: z}}", "tracing.zipkin.address"),
         ("tracing: {zipkin: {}}", "tracing.zipkin.address"),
         ("tracing: {lightstep: {address: '$(HOST_IP):1', accessToken: x}}", "tracing.lightstep.address"),
-        ("tracing: {customTags: {t: null}}", "tracing.customTags.t"),
         ("envoyMetricsService: {address: m}", "envoyMetricsService.address"),
         ("tracing: {tlsSettings: {mode: SIMPLE, credentialName: c, caCrl: k}}", "tracing.tlsSettings.caCrl"),
         ("tracing: {tlsSettings: {mode: MUTUAL, credentialName: c, privateKey: k}}", "tracing.tlsSettings.privateKey"),

@@ -62,7 +62,8 @@ impl Node {
             return Ok(node);
         }
         let mut tree = Tree::default();
-        for next in Parser::new_from_str_with_options(text, options! { emit_comments: false }) {
+        let options = options! { emit_comments: false, block_scalar_eof_without_line_feed: true };
+        for next in Parser::new_from_str_with_options(text, options) {
             let (event, span) = next.map_err(|error| YamlError {
                 line: error.marker().line(),
                 column: error.marker().col() + 1,
@@ -306,6 +307,12 @@ mod tests {
             "L": ["a", "b"], "M": {"x": "1", "y": true}
         });
         assert_eq!(json(text), want);
+    }
+
+    #[test]
+    fn a_block_at_the_end_ends_as_the_document_does() {
+        assert_eq!(json("a: |\n  x\n  y"), serde_json::json!({"a": "x\ny"}));
+        assert_eq!(json("a: >+\n  x\n"), serde_json::json!({"a": "x\n"}));
     }
 
     #[test]

@@ -101,11 +101,21 @@ pub(super) async fn is_there(server: &str, deadline: Instant) -> bool {
 pub(super) async fn ask(config: &Config, deadline: Instant) -> Platform {
     let server = config.server();
     let mut platform = Platform { metadata: config.given.clone(), ..Platform::default() };
-    let server = if config.is_given { None } else { reachable(std::slice::from_ref(&server), deadline).await };
-    if let Some(server) = server {
+    let known = known_zone(config);
+    // Given metadata lacks at most the zone, and says nothing about whether there is a server.
+    let patience = if config.is_given { deadline.min(Instant::now() + super::aws::PATIENCE) } else { deadline };
+    let server = match &known {
+        Some(_) if config.is_given => None,
+        _ => reachable(std::slice::from_ref(&server), patience).await,
+    };
+    if let (Some(server), false) = (server, config.is_given) {
         platform.metadata = metadata(server, deadline).await;
     }
-    let zone = zone(config, server, deadline).await;
+    let zone = match (known, server) {
+        (Some(zone), _) => zone,
+        (None, Some(server)) => instance_zone(server, deadline).await.unwrap_or_default(),
+        (None, None) => String::new(),
+    };
     if let Some(region) = region(&zone) {
         platform.locality = [region.to_owned(), zone, String::new()];
     }
@@ -159,19 +169,12 @@ fn add_cluster_url(metadata: &mut BTreeMap<String, String>) {
     }
 }
 
-/// From the variable, the resolver's search list, the server.
-async fn zone(config: &Config, server: Option<&str>, deadline: Instant) -> String {
+/// The zone by the variable or the resolver's search list; otherwise the server is asked.
+fn known_zone(config: &Config) -> Option<String> {
     if !config.zone.is_empty() {
-        return config.zone.clone();
+        return Some(config.zone.clone());
     }
-    let resolv_conf = std::fs::read_to_string(&config.resolv_conf).unwrap_or_default();
-    if let Some(zone) = zone_of_search_list(&resolv_conf) {
-        return zone;
-    }
-    match server {
-        Some(server) => instance_zone(server, deadline).await.unwrap_or_default(),
-        None => String::new(),
-    }
+    zone_of_search_list(&std::fs::read_to_string(&config.resolv_conf).unwrap_or_default())
 }
 
 /// `<zone>.c.<project>.internal` on the first `search` line that has one.

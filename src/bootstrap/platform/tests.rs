@@ -132,6 +132,9 @@ async fn given_metadata_is_not_asked_for() {
     assert_eq!(platform.metadata["gcp_project"], "p");
     assert_eq!(platform.locality, ["eu-west1", "eu-west1-b", ""]);
     assert_eq!(server.requests(), Vec::<String>::new());
+    let platform = detect(&config(Choice::Gcp, &server.address, &env[..1])).await;
+    assert_eq!((platform.metadata.len(), platform.locality[1].as_str()), (5, "us-central1-f"));
+    assert_eq!(server.requests().len(), 1, "for the zone, which is not given");
 }
 
 #[tokio::test]
