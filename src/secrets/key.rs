@@ -56,8 +56,9 @@ fn foreign(der: &[u8], algorithm: Option<&[u8]>) -> Option<Option<Vec<u8>>> {
     const EC: &[u8] = &[0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01];
     const RSA: &[u8] = &[0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01, 0x05, 0x00];
     match fields(der)?[..] {
-        [(Tag::Integer, _), (Tag::Sequence, algorithm), (Tag::OctetString, inner), ..] => {
-            foreign(inner, Some(algorithm))
+        // Once: a file may nest them until the stack ends.
+        [(Tag::Integer, _), (Tag::Sequence, named), (Tag::OctetString, inner), ..] if algorithm.is_none() => {
+            foreign(inner, Some(named))
         }
         // RFC 8017 `RSAPrivateKey`.
         [(Tag::Integer, _), (Tag::Integer, modulus), (Tag::Integer, exponent), (Tag::Integer, _), _, _, _, _, _] => {
@@ -159,6 +160,8 @@ mod tests {
                 assert_eq!(public_key(pem::encode(label, der).as_bytes()), Ok(Some(public.clone())), "{label}");
             }
         }
+        let twice = sequence(&[&tlv(INTEGER, &[0]), &name, &tlv(OCTETS, &wrapped)]);
+        assert_eq!(public_key(pem::encode("PRIVATE KEY", &twice).as_bytes()), Err(KeyError::Broken));
         // P-521, P-256 without its public half, and an unknown curve.
         let (p521, p256) = (&[6, 5, 0x2b, 0x81, 4, 0, 0x23][..], &[6, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 3, 1, 7][..]);
         let point = bit_string(&[4; 133]);
