@@ -22,6 +22,18 @@ const FIRST_PARTY_TOKEN: &str = "./var/run/secrets/kubernetes.io/serviceaccount/
 const DISCOVERY: &str = "discoveryAddress";
 const DEFAULT_NAME: &str = "istiod.istio-system.svc";
 
+/// Headers of gRPC itself; grpc-go leaves out others of these names.
+const RESERVED: [&str; 8] = [
+    "content-type",
+    "user-agent",
+    "grpc-message-type",
+    "grpc-encoding",
+    "grpc-message",
+    "grpc-status",
+    "grpc-timeout",
+    "te",
+];
+
 /// One purpose of istiod: configuration, or certificates.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -141,7 +153,13 @@ impl Config {
 
 fn config(vars: &Vars, endpoint: Endpoint, prefix: &str, mut errors: Errors) -> Result<Config, Errors> {
     let mut headers = vec![("clusterid".to_owned(), vars.text_or("ISTIO_META_CLUSTER_ID", ""))];
-    headers.extend(vars.prefixed(prefix).map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned())));
+    for (name, value) in vars.prefixed(prefix).map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned())) {
+        if name.starts_with(':') || RESERVED.contains(&&*name) {
+            vars.warn(format!("{prefix}{name}: not sent, for gRPC sets the header {name} itself"));
+        } else {
+            headers.push((name, value));
+        }
+    }
     let fetcher = vars.text_or("CREDENTIAL_FETCHER_TYPE", "");
     let token = match fetcher.as_str() {
         "" | "JWT" => Token::File(token_file(vars)),

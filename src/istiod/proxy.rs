@@ -2,14 +2,16 @@
 
 use std::{io, net::IpAddr};
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
     time::Instant,
 };
 
-use crate::{config::Vars, net::dial};
+use crate::{
+    config::Vars,
+    net::{dial, http1::basic},
+};
 
 /// A proxy's answer is longer only when it is none.
 const MAX_ANSWER: usize = 16 * 1024;
@@ -44,19 +46,24 @@ pub(super) fn for_host(vars: &Vars, host: &str, port: u16) -> Result<Option<Prox
 }
 
 fn parse(url: &str) -> Option<Proxy> {
-    let rest = match url.split_once("://") {
-        Some(("http", rest)) => rest,
-        Some(_) => return None,
-        None => url,
+    let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
+    let usual = match scheme.to_ascii_lowercase().as_str() {
+        "http" => 80,
+        // As grpc-go, which speaks to it without TLS all the same: the tunnel carries its own.
+        "https" => 443,
+        _ => return None,
     };
     let authority = rest.split('/').next()?;
     let (user, address) = authority.rsplit_once('@').map_or((None, authority), |(user, address)| (Some(user), address));
     let (host, port) = match address.rsplit_once(':') {
         Some((host, port)) if !port.ends_with(']') => (host, port.parse().ok()?),
-        _ => (address, 80),
+        _ => (address, usual),
     };
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    let authorization = user.map(|user| format!("Basic {}", STANDARD.encode(user)));
+    let authorization = match user {
+        Some(user) => Some(basic(user)?),
+        None => None,
+    };
     (!host.is_empty()).then(|| Proxy { host: host.to_owned(), port, authorization })
 }
 
@@ -175,7 +182,14 @@ mod tests {
         let proxy = for_host(&vars("http://u:p@proxy:3128/"), "istiod", 15012).unwrap().unwrap();
         assert_eq!((format!("{proxy:?}"), proxy.authorization.as_deref()), ("proxy:3128".into(), Some("Basic dTpw")));
         assert_eq!(format!("{:?}", for_host(&vars("proxy"), "istiod", 1).unwrap().unwrap()), "proxy:80");
-        assert!(for_host(&vars("socks5://proxy"), "istiod", 1).is_err());
+        // As grpc-go: escapes stand for what they mean, a user without a password has an empty one, https is the same.
+        let login = |url: &str| for_host(&vars(url), "istiod", 15012).unwrap().unwrap().authorization;
+        assert_eq!(login("https://u%40x:p%3aq@proxy:3128").as_deref(), Some("Basic dUB4OnA6cQ=="));
+        assert_eq!(format!("{:?}", for_host(&vars("https://proxy"), "istiod", 1).unwrap().unwrap()), "proxy:443");
+        assert_eq!(login("HTTP://u@proxy").as_deref(), Some("Basic dTo="));
+        for wrong in ["socks5://proxy", "http://u%4@proxy"] {
+            assert!(for_host(&vars(wrong), "istiod", 1).is_err(), "{wrong}");
+        }
         assert_eq!(for_host(&Vars::from_pairs([("A", "b")]), "istiod", 1), Ok(None));
     }
 

@@ -17,7 +17,10 @@ use bytes::Bytes;
 use prost::Message;
 use ring::digest::{Context, SHA256};
 use rustls::ClientConfig;
-use tokio::time::{Instant, timeout_at};
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout_at},
+};
 
 use super::{
     Config, Endpoint, Exchange, RootSource, Tls, Token,
@@ -57,6 +60,8 @@ struct Shared {
     state: tokio::sync::Mutex<State>,
     /// Counts dials that ended, so that whoever waited for one shares its failure instead of dialling again.
     dials: AtomicU64,
+    /// Counts the dials that brought a connection.
+    connected: watch::Sender<u64>,
     /// Counts up when the live connection is to take no more calls.
     generation: AtomicU64,
     /// The address of the live connection turned us away.
@@ -98,6 +103,7 @@ impl Istiod {
             endpoint: config.endpoint,
             state: tokio::sync::Mutex::default(),
             dials: AtomicU64::new(0),
+            connected: watch::Sender::new(0),
             generation: AtomicU64::new(0),
             avoid: AtomicBool::new(false),
             outage: Said::default(),
@@ -128,6 +134,11 @@ impl Istiod {
     /// `host:port` as configured.
     pub fn address(&self) -> &str {
         &self.connection.endpoint.address
+    }
+
+    /// Changes with each new connection, whichever purpose needed it.
+    pub fn connected(&self) -> watch::Receiver<u64> {
+        self.connection.connected.subscribe()
     }
 
     /// Opens a stream, dialling first when needed.
@@ -290,6 +301,7 @@ impl Shared {
         self.report(dialled.as_ref().err());
         state.failure = dialled.as_ref().err().cloned();
         let (client, peer) = dialled?;
+        self.connected.send_modify(|count| *count += 1);
         state.live = Some(Live { client: client.clone(), fingerprint, generation, peer });
         Ok(client)
     }

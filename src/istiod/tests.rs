@@ -398,6 +398,10 @@ async fn names_and_headers() {
     let same = Config::for_ca(&vars(&ca)).unwrap();
     assert_eq!(same.endpoint.authority, "canary");
     assert_eq!(same.headers[1], ("baz".to_owned(), "=baz".to_owned()));
+    // As in grpc-go, gRPC's own cannot be set.
+    let reserved = vars(&[system, ("XDS_HEADER_TE", "x"), ("XDS_HEADER_:path", "x"), ("XDS_HEADER_User-Agent", "x")]);
+    assert_eq!(Config::for_discovery(&reserved).unwrap().headers, plain.headers);
+    assert!(reserved.warnings().iter().any(|warning| warning.contains("XDS_HEADER_te")));
     let own = Config::for_ca(&vars(&[ca[0], ca[1], ("CA_ADDR", "localhost:15012")])).unwrap();
     assert_eq!(own.endpoint.authority, "istiod.istio-system.svc");
 }

@@ -3,11 +3,17 @@
 use std::{fmt, future::Future, pin::Pin, time::Duration};
 
 use bytes::Bytes;
+use tokio::sync::watch;
 
 /// A certificate authority.
 pub trait Authority: Send + Sync {
     /// Asks for a certificate. One call is one attempt; the worker decides on the next one.
     fn sign<'a>(&'a self, order: &'a Order) -> Pin<Box<dyn Future<Output = Result<Answer, Failure>> + Send + 'a>>;
+
+    /// Changes whenever somebody has reached the authority; `None` where nobody else calls it.
+    fn reached(&self) -> Option<watch::Receiver<u64>> {
+        None
+    }
 }
 
 /// What is asked for.

@@ -41,9 +41,10 @@ pub fn merge<T: AsRef<[u8]>>(texts: &[T]) -> Bytes {
     all.join("\n").into()
 }
 
-/// The certificates of a root file, each written anew, in their order; empty when there is none.
+/// The certificates of a root file, each written anew, in their order; empty when there is none. As in Go, the label does not decide
+/// (`X509 CERTIFICATE`).
 pub fn normalize(text: &[u8]) -> Bytes {
-    let blocks = pem::blocks(text).into_iter().filter(certificate::in_block);
+    let blocks = pem::blocks(text).into_iter().filter(|block| certificate::is_certificate(&block.der));
     let text: String = blocks.map(|block| pem::encode(certificate::LABEL, &block.der).to_string()).collect();
     text.into()
 }
@@ -112,6 +113,8 @@ mod tests {
         let broken = "-----BEGIN CERTIFICATE-----\nAQI=\n-----END CERTIFICATE-----\n";
         let file = format!("# roots\n{}{broken}words\n{}tail", b.pem().replace('\n', "\r\n"), a.pem());
         assert_eq!(text(&normalize(file.as_bytes())), format!("{}{}", b.pem(), a.pem()));
+        let (labelled, key) = (a.pem().replace("CERTIFICATE", "X509 CERTIFICATE"), a.issue("spiffe://td/ns/n/sa/s").1);
+        assert_eq!(text(&normalize(format!("{key}{labelled}").as_bytes())), a.pem());
     }
 
     #[test]

@@ -4,6 +4,8 @@
 
 use std::{future::Future, pin::Pin};
 
+use tokio::sync::watch;
+
 use super::authority::{Answer, Authority, Cause, Failure, Order};
 use crate::{
     grpc::{Code, Status},
@@ -60,5 +62,9 @@ pub(super) fn failed(way: &Istiod, status: &Status) -> Failure {
 impl Authority for Citadel {
     fn sign<'a>(&'a self, order: &'a Order) -> Pin<Box<dyn Future<Output = Result<Answer, Failure>> + Send + 'a>> {
         Box::pin(self.create(order))
+    }
+
+    fn reached(&self) -> Option<watch::Receiver<u64>> {
+        Some(self.istiod.connected())
     }
 }

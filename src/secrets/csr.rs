@@ -26,7 +26,7 @@ const EC_PUBLIC_KEY: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.10
 
 // DER tags.
 const BOOLEAN: u8 = 0x01;
-const INTEGER: u8 = 0x02;
+pub(super) const INTEGER: u8 = 0x02;
 const BIT_STRING: u8 = 0x03;
 const OCTET_STRING: u8 = 0x04;
 const PRINTABLE_STRING: u8 = 0x13;
@@ -130,16 +130,16 @@ fn fields(der: &[u8]) -> der::Result<Vec<&[u8]>> {
     Ok(fields)
 }
 
-fn sequence(fields: &[&[u8]]) -> Zeroizing<Vec<u8>> {
+pub(super) fn sequence(fields: &[&[u8]]) -> Zeroizing<Vec<u8>> {
     tlv(SEQUENCE, &Zeroizing::new(fields.concat()))
 }
 
-fn bit_string(bytes: &[u8]) -> Zeroizing<Vec<u8>> {
+pub(super) fn bit_string(bytes: &[u8]) -> Zeroizing<Vec<u8>> {
     tlv(BIT_STRING, &[&[0], bytes].concat())
 }
 
 /// One DER value of less than 64 KiB.
-fn tlv(tag: u8, value: &[u8]) -> Zeroizing<Vec<u8>> {
+pub(super) fn tlv(tag: u8, value: &[u8]) -> Zeroizing<Vec<u8>> {
     let [high, low] = (value.len() as u16).to_be_bytes();
     let head: &[u8] = match value.len() {
         0..0x80 => &[tag, low],

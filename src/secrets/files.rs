@@ -30,8 +30,9 @@ const SHORTEST_RETRY: Duration = Duration::from_millis(100);
 const GONE: Duration = Duration::from_secs(10);
 /// How often leases are looked through.
 const SWEEP: Duration = Duration::from_secs(30);
-/// Files wanted at a time: every local process may ask for any, and each is watched.
-const MAX_SOURCES: usize = 128;
+/// Files wanted at a time: a gateway may have a pair for each of its hosts, but every local process may ask for any, and each is
+/// watched and kept.
+const MAX_SOURCES: usize = 1024;
 /// Requests that wait for the task; askers wait when it is full.
 const QUEUE: usize = 64;
 

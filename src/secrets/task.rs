@@ -58,6 +58,7 @@ impl Task {
         self.look_at_files(&table.borrow_and_update());
         let mut anchors = self.anchors.clone();
         let mut attempt: Option<Attempt> = None;
+        let mut reached = self.authority.as_ref().and_then(|authority| authority.reached());
         loop {
             if let Some(deadline) = self.worker.poll(self.now()) {
                 attempt = Some(self.attempt(deadline));
@@ -67,8 +68,11 @@ impl Task {
             tokio::select! {
                 result = ended(&mut attempt) => {
                     attempt = None;
+                    // By this very request, perhaps.
+                    reached.iter_mut().for_each(watch::Receiver::mark_unchanged);
                     self.take(result);
                 }
+                () = changed(&mut reached) => self.worker.reached(self.now()),
                 Ok(()) = table.changed() => self.look_at_files(&table.borrow_and_update()),
                 Ok(()) = anchors.changed() => {
                     let bundle = anchors.borrow_and_update().clone();
@@ -186,6 +190,17 @@ impl Task {
 
     fn now(&self) -> Now {
         Now { wall: self.clock.now(), steady: Instant::now() }
+    }
+}
+
+/// Waits until somebody has reached the authority.
+async fn changed(reached: &mut Option<watch::Receiver<u64>>) {
+    let closed = match reached {
+        Some(reached) => reached.changed().await.is_err(),
+        None => true,
+    };
+    if closed {
+        std::future::pending().await
     }
 }
 

@@ -88,6 +88,8 @@ struct Failures {
     refused: Backoff,
     timeouts: u32,
     refusals: u32,
+    /// Whether the last one says that the authority is away, and not for how long.
+    is_away: bool,
     last: Option<Arc<str>>,
 }
 
@@ -110,6 +112,7 @@ impl Worker {
                 refused: Backoff::new(Policy::ISTIOD),
                 timeouts: 0,
                 refusals: 0,
+                is_away: false,
                 last: None,
             },
         }
@@ -164,6 +167,13 @@ impl Worker {
             delay = delay.min(left);
         }
         self.schedule(delay, now);
+    }
+
+    /// Somebody has reached the authority just now, which was away: whoever has no certificate waits no longer.
+    pub(crate) fn reached(&mut self, now: Now) {
+        if self.failures.is_away && !self.asking && self.snapshot(now).workload.is_none() {
+            self.schedule(Duration::ZERO, now);
+        }
     }
 
     /// istiod announced other trust anchors.
@@ -270,12 +280,13 @@ impl Failures {
     fn reset(&mut self) {
         self.away.reset();
         self.refused.reset();
-        (self.timeouts, self.refusals, self.last) = (0, 0, None);
+        (self.timeouts, self.refusals, self.is_away, self.last) = (0, 0, false, None);
     }
 
     /// Notes a failure; how long to wait after it.
     fn count(&mut self, failure: &Failure) -> Duration {
         self.last = Some(failure.message.as_str().into());
+        self.is_away = failure.cause == Cause::Unavailable && failure.pushback.is_none();
         self.timeouts = if failure.cause == Cause::Timeout { self.timeouts.saturating_add(1) } else { 0 };
         self.refusals = if failure.cause == Cause::Refused { self.refusals.saturating_add(1) } else { 0 };
         match failure.cause {

@@ -54,15 +54,27 @@ impl Inotify {
     /// Watches what leads to `paths`, and nothing else any more. A directory that does not exist is no error: its parent is
     /// watched.
     pub(super) fn arm<'a>(&mut self, paths: impl Iterator<Item = &'a Path>) -> io::Result<()> {
-        let mut watches: BTreeMap<i32, Watch> = BTreeMap::new();
+        let old = std::mem::take(&mut self.watches);
+        let added = self.add(paths.enumerate());
+        for (raw, watch) in old {
+            if !self.watches.contains_key(&raw) {
+                // The watch of a directory that is gone has gone with it.
+                let _ = self.instance.get_ref().0.rm_watch(watch.descriptor);
+            }
+        }
+        added
+    }
+
+    /// Watches what leads to these paths as well.
+    pub(super) fn add<'a>(&mut self, paths: impl Iterator<Item = (usize, &'a Path)>) -> io::Result<()> {
         let mut failure = None;
-        for (index, path) in paths.enumerate() {
+        for (index, path) in paths {
             walk::walk(path, |step| {
                 let mask = if step.last { CONTENTS } else { NAMES };
                 match self.instance.get_ref().0.add_watch(&step.directory, mask) {
                     Ok(descriptor) => {
                         let watch = || Watch { descriptor, names: BTreeSet::new() };
-                        watches
+                        self.watches
                             .entry(descriptor.as_raw())
                             .or_insert_with(watch)
                             .names
@@ -72,12 +84,6 @@ impl Inotify {
                     Err(error) => failure = Some(error),
                 }
             });
-        }
-        for (raw, watch) in std::mem::replace(&mut self.watches, watches) {
-            if !self.watches.contains_key(&raw) {
-                // The watch of a directory that is gone has gone with it.
-                let _ = self.instance.get_ref().0.rm_watch(watch.descriptor);
-            }
         }
         failure.map_or(Ok(()), |error| Err(error.into()))
     }

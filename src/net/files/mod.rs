@@ -55,16 +55,28 @@ impl Watcher {
         watcher
     }
 
-    /// Watches these paths from now on, instead of those before. Read the files after this call, not before.
+    /// Watches these paths from now on, instead of those before. Read the files after this call, not before. Paths that only come
+    /// behind those before cost no more than themselves: thousands may come one by one.
     pub fn watch<P: AsRef<Path>>(&mut self, paths: impl IntoIterator<Item = P>) {
-        self.watched = paths
-            .into_iter()
-            .map(|path| {
-                let path = std::path::absolute(path.as_ref()).unwrap_or_else(|_| path.as_ref().to_owned());
-                Watched { stamp: stamp(&path), path }
-            })
-            .collect();
-        self.arm();
+        let absolute = |path: P| std::path::absolute(path.as_ref()).unwrap_or_else(|_| path.as_ref().to_owned());
+        let mut paths: Vec<PathBuf> = paths.into_iter().map(absolute).collect();
+        let known = self.watched.len();
+        let is_longer =
+            known < paths.len() && self.watched.iter().zip(&paths).all(|(watched, path)| watched.path == *path);
+        if !is_longer {
+            self.watched.clear();
+        }
+        let added = paths.drain(self.watched.len()..);
+        self.watched.extend(added.map(|path| Watched { stamp: stamp(&path), path }));
+        match self.inotify.as_mut() {
+            Some(inotify) if is_longer => {
+                let paths = self.watched.iter().map(|watched| watched.path.as_path()).enumerate().skip(known);
+                if let Err(error) = inotify.add(paths) {
+                    self.fail(error);
+                }
+            }
+            _ => self.arm(),
+        }
     }
 
     /// Waits until the meaning of some paths may have changed; their places in the list given to [`Watcher::watch`].

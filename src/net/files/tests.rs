@@ -144,6 +144,25 @@ async fn a_path_that_is_no_longer_watched_is_forgotten() {
     only_marker_is_seen(&mut watcher, &scratch, 0).await;
 }
 
+#[tokio::test]
+async fn paths_that_come_behind_others_are_watched_beside_them() {
+    let scratch = Scratch::new();
+    for name in ["a/a.pem", "b.pem", "c.pem"] {
+        scratch.write(name, "1");
+    }
+    let paths = ["a/a.pem", "b.pem", "c.pem"].map(|name| scratch.path(name));
+    let mut watcher = Watcher::new(&paths[..1]);
+    // A change that nobody was told yet is not lost.
+    scratch.write("a/a.pem", "2");
+    watcher.watch(&paths);
+    assert_eq!(seen(&mut watcher).await, [0]);
+    scratch.write("c.pem", "2");
+    while seen(&mut watcher).await != [2] {}
+    watcher.watch([&paths[1], &paths[2]]);
+    scratch.write("b.pem", "2");
+    while seen(&mut watcher).await != [0] {}
+}
+
 #[tokio::test(start_paused = true)]
 async fn without_inotify_time_stamps_tell_and_inotify_is_taken_up_again() {
     let scratch = Scratch::new();

@@ -15,7 +15,7 @@ use std::{fmt, io};
 
 pub use body::Body;
 pub use headers::Headers;
-pub use url::Url;
+pub use url::{Url, basic};
 
 use super::tls;
 

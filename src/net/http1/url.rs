@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use base64::{Engine, engine::general_purpose::STANDARD};
+
 use super::Error;
 
 /// Where a request goes.
@@ -150,6 +152,23 @@ fn remove_dots(target: &str) -> String {
         }
     }
     format!("/{}{query}", kept.join("/"))
+}
+
+/// Decodes `%xx`; `None` for a broken escape. Bytes that are no UTF-8 are replaced.
+pub(super) fn percent_decode(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        let mut digit = || (rest.next()? as char).to_digit(16);
+        bytes.push(if byte == b'%' { u8::try_from(digit()? * 16 + digit()?).ok()? } else { byte });
+    }
+    Some(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
+}
+
+/// The header's value for the `user:password` of a URL, both percent-encoded there; `None` for a broken escape.
+pub fn basic(login: &str) -> Option<String> {
+    let (user, password) = login.split_once(':').unwrap_or((login, ""));
+    Some(format!("Basic {}", STANDARD.encode(format!("{}:{}", percent_decode(user)?, percent_decode(password)?))))
 }
 
 #[cfg(test)]

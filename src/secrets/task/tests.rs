@@ -41,6 +41,7 @@ struct Scripted {
     asked: Mutex<Vec<Instant>>,
     /// What an exhausted script does.
     last: Act,
+    reached: watch::Sender<u64>,
 }
 
 impl Scripted {
@@ -62,6 +63,8 @@ impl Authority for Scripted {
     fn sign<'a>(&'a self, order: &'a Order) -> Pin<Box<dyn Future<Output = Result<Answer, Failure>> + Send + 'a>> {
         Box::pin(async move {
             self.asked.lock().unwrap_or_else(PoisonError::into_inner).push(Instant::now());
+            // The request itself reaches it, too.
+            self.reached.send_modify(|count| *count += 1);
             let act = self.script.lock().unwrap_or_else(PoisonError::into_inner).pop_front().unwrap_or(self.last);
             match act {
                 Act::Fail(cause) => Err(Failure { cause, message: format!("scripted {cause:?}"), pushback: None }),
@@ -69,6 +72,10 @@ impl Authority for Scripted {
                 act => Ok(self.answer(act, &order.csr)),
             }
         })
+    }
+
+    fn reached(&self) -> Option<watch::Receiver<u64>> {
+        Some(self.reached.subscribe())
     }
 }
 
@@ -107,6 +114,7 @@ fn start(script: &[Act], last: Act) -> Room {
         script: Mutex::new(script.iter().copied().collect()),
         asked: Mutex::default(),
         last,
+        reached: watch::Sender::new(0),
     });
     let (anchors, announced) = watch::channel(None);
     let (gates, registry) = (Gates::default(), Registry::default());
@@ -232,4 +240,20 @@ async fn the_first_trust_bundle_costs_no_second_request() {
     room.anchors.send_replace(Some(Arc::new(TrustBundle { pem: other.into() })));
     let second = room.until(|snapshot| serial(snapshot) != serial(&first)).await;
     assert!(second.workload.is_some() && room.asked().len() == 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_an_outage_the_first_connection_of_anybody_brings_the_certificate() {
+    const SECOND: Duration = Duration::from_secs(1);
+    let mut room = start(&[Act::Fail(Cause::Unavailable); 8], Act::Sign(HOUR));
+    let begun = Instant::now();
+    while room.asked().len() < 8 {
+        tokio::time::sleep(SECOND).await;
+    }
+    assert!(begun.elapsed() > 90 * SECOND, "its own requests are no sign");
+    tokio::time::sleep(SECOND).await;
+    let begun = Instant::now();
+    room.authority.reached.send_modify(|count| *count += 1);
+    room.until(|snapshot| snapshot.workload.is_some()).await;
+    assert!(begun.elapsed() < SECOND, "{:?}", begun.elapsed());
 }

@@ -88,6 +88,45 @@ fn failures_are_spaced_by_cause_and_success_begins_anew() {
 }
 
 #[test]
+fn whoever_has_no_certificate_asks_as_soon_as_somebody_reaches_the_ca() {
+    let now = begin();
+    let pushed = Failure { pushback: Some(90 * SECOND), ..failure(Cause::Unavailable) };
+    for (last, hurries) in [
+        (failure(Cause::Unavailable), true),
+        (failure(Cause::Refused), false),
+        (failure(Cause::Timeout), false),
+        (pushed, false),
+    ] {
+        let mut worker = worker(now);
+        let mut late = now;
+        for _ in 0..6 {
+            worker.poll(late);
+            worker.reached(late);
+            assert!(worker.poll(late).is_none(), "one request in flight");
+            worker.failed(&last, late);
+            late = late.after(100 * SECOND);
+        }
+        late = now.after(502 * SECOND);
+        worker.reached(late);
+        assert_eq!(worker.poll(late).is_some(), hurries, "{last:?}");
+    }
+    // Not more than once a second, and not while a certificate is there.
+    let mut worker = worker(now);
+    worker.poll(now);
+    worker.failed(&failure(Cause::Unavailable), now);
+    worker.reached(now);
+    assert_eq!(next_request(&mut worker, now), SECOND);
+    worker.issued(issued(now, HOUR), now, 0.5);
+    let late = now.after(HOUR / 2);
+    worker.poll(late);
+    for _ in 0..9 {
+        worker.failed(&failure(Cause::Unavailable), late);
+    }
+    worker.reached(late.after(2 * SECOND));
+    assert!(worker.poll(late.after(2 * SECOND)).is_none());
+}
+
+#[test]
 fn silence_of_the_ca_is_waited_for_longer_each_time() {
     let mut now = begin();
     let mut worker = worker(now);

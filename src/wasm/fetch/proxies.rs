@@ -2,9 +2,7 @@
 
 use std::net::IpAddr;
 
-use base64::{Engine, engine::general_purpose::STANDARD};
-
-use crate::net::http1::Url;
+use crate::net::http1::{Url, basic};
 
 use super::guard::Block;
 
@@ -66,9 +64,9 @@ fn proxy(name: &str, text: &str) -> Result<Option<Proxy>, String> {
     }
     let (scheme, rest) = text.split_once("://").unwrap_or(("http", text));
     let (user, rest) = rest.rsplit_once('@').map_or((None, rest), |(user, rest)| (Some(user), rest));
-    let url = Url::parse(&format!("{scheme}://{rest}"))
-        .map_err(|_| format!("{name}: not the URL of an HTTP proxy (http://host:port)"))?;
-    let authorization = user.map(|user| format!("Basic {}", STANDARD.encode(user)));
+    let wrong = || format!("{name}: not the URL of an HTTP proxy (http://host:port)");
+    let url = Url::parse(&format!("{scheme}://{rest}")).map_err(|_| wrong())?;
+    let authorization = user.map(|user| basic(user).ok_or_else(wrong)).transpose()?;
     Ok(Some(Proxy { url, authorization }))
 }
 
@@ -158,6 +156,10 @@ mod tests {
             ("proxy:3128", Some("Basic dXNlcjpodW50ZXIy"))
         );
         assert!(!format!("{proxies:?}").contains("hunter2"));
+        // An escape stands for what it means, as in Go.
+        let proxies = Proxies::new("http://a%40b@proxy", "", "").unwrap();
+        let proxy = proxies.for_url(&Url::parse("http://x/").unwrap()).unwrap();
+        assert_eq!(proxy.authorization.as_deref(), Some("Basic YUBiOg=="));
         let error = Proxies::new("socks5://user:hunter2@proxy", "", "").unwrap_err();
         assert!(error.starts_with("HTTP_PROXY: ") && !error.contains("hunter2"), "{error}");
     }

@@ -25,7 +25,7 @@ pub use connection::serve_one;
 pub use reply::{Reply, Stream};
 use slots::Slots;
 
-use super::{Headers, Url};
+use super::{Headers, Url, url::percent_decode};
 use crate::{base::Drain, net::listen};
 
 /// What answers requests.
@@ -198,17 +198,6 @@ fn clean(path: &str) -> String {
     }
     let slash = if path.ends_with('/') && !kept.is_empty() { "/" } else { "" };
     format!("/{}{slash}", kept.join("/"))
-}
-
-/// Decodes `%xx`; `None` for a broken escape. Bytes that are no UTF-8 are replaced.
-fn percent_decode(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        let mut digit = || (rest.next()? as char).to_digit(16);
-        bytes.push(if byte == b'%' { u8::try_from(digit()? * 16 + digit()?).ok()? } else { byte });
-    }
-    Some(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
 }
 
 #[cfg(test)]
