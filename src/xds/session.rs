@@ -212,12 +212,14 @@ fn report(proxy: &Proxy, entry: &Entry, end: &End) {
         End::Envoy(end) => ("downstream", classify(end)),
         End::Istiod(end) => ("upstream", classify(end)),
         End::Unreachable(_) => ("upstream", Class::Unexpected),
-        End::Superseded | End::Shutdown => return,
+        End::Superseded => return proxy.metrics.ended(Some(Class::Expected), Class::Expected),
+        End::Shutdown => return,
     };
     let status = end.status();
     match end {
-        End::Envoy(_) => proxy.metrics.envoy_ended(class),
-        _ => proxy.metrics.istiod_ended(class),
+        End::Envoy(_) => proxy.metrics.ended(Some(class), Class::Expected),
+        End::Unreachable(_) => proxy.metrics.ended(None, class),
+        _ => proxy.metrics.ended(Some(Class::Expected), class),
     }
     if let End::Unreachable(_) = end {
         // `istiod` has logged why, once.
