@@ -111,13 +111,22 @@ fn split_authority(authority: &str) -> Option<(&str, Option<u16>)> {
     }
 }
 
-/// The target without fragment, beginning with `/`; `None` when it would break the request line.
+/// The target without fragment, beginning with `/`, in ASCII; `None` when it would break the request line.
 fn clean_target(target: &str) -> Option<String> {
     let target = target.split('#').next().unwrap_or_default();
     if target.bytes().any(|byte| byte <= b' ' || byte == 0x7f) {
         return None;
     }
-    Some(if target.starts_with('/') { target.to_owned() } else { format!("/{target}") })
+    let mut clean = if target.starts_with('/') { String::new() } else { "/".to_owned() };
+    for character in target.chars() {
+        if character.is_ascii() {
+            clean.push(character);
+        } else {
+            let mut bytes = [0; 4];
+            clean.extend(character.encode_utf8(&mut bytes).bytes().map(|byte| format!("%{byte:02X}")));
+        }
+    }
+    Some(clean)
 }
 
 /// Removes `.` and `..` segments from the path of a target.
@@ -154,6 +163,7 @@ mod tests {
             ("http://[::1]:15000/stats?usedonly&filter=^(a|b)$", "http://[::1]:15000/stats?usedonly&filter=^(a|b)$"),
             ("http://[::1]", "http://[::1]/"),
             ("http://a:/p", "http://a/p"),
+            ("http://a/gr\u{fc}n?\u{20ac}", "http://a/gr%C3%BCn?%E2%82%AC"),
         ] {
             assert_eq!(Url::parse(text).unwrap().to_string(), shown, "{text}");
         }
