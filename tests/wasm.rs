@@ -302,6 +302,7 @@ async fn broken_configuration_is_told_without_any_fetch() {
     let room = room(&folder, &[]);
     let error = room.rewriter.rewrite(Update { resources, delta: None }).await.err().unwrap();
     assert!(error.starts_with("2 errors occurred:\n\t* failed to unmarshal extension config resource: "), "{error}");
+    assert_eq!((error.lines().count(), error.ends_with("\n\n")), (3, false), "{error:?}");
     assert!(web.seen().is_empty());
 }
 
