@@ -311,7 +311,7 @@ mod tests {
         let mut bytes = [0; 3];
         while near.input.is_some() {
             far.write_all(b"ab").unwrap();
-            near.read(&mut bytes).await.unwrap();
+            assert_eq!(near.read(&mut bytes).await.unwrap(), 2);
         }
         far.write_all(b"four bytes are more than three").unwrap();
         drop(far);
