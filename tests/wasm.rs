@@ -302,6 +302,7 @@ async fn broken_configuration_is_told_without_any_fetch() {
     let room = room(&folder, &[]);
     let error = room.rewriter.rewrite(Update { resources, delta: None }).await.err().unwrap();
     assert!(error.starts_with("2 errors occurred:\n\t* failed to unmarshal extension config resource: "), "{error}");
+    assert_eq!((error.lines().count(), error.ends_with("\n\n")), (3, false), "{error:?}");
     assert!(web.seen().is_empty());
 }
 
@@ -331,15 +332,17 @@ async fn private_image_stays_with_who_may_have_it() {
     let authorization = format!("Basic {}", STANDARD.encode("user:hunter2"));
     let denied = || Response::new(401, "").header("WWW-Authenticate", "Basic realm=\"here\"");
     let wanted = authorization.clone();
+    // One that does not say what it wants gets the login as well.
     web.route("/v2/", move |request| match request.headers.get("authorization") {
         Some(given) if given == wanted => Response::new(200, "{}"),
-        _ => denied(),
+        _ => Response::new(401, ""),
     });
     let path = format!("/v2/team/filter/manifests/sha256:{digest}");
     let body = fetch_body(&web, &path).await;
     web.route(&path, move |request| match request.headers.get("authorization") {
         Some(given) if given == authorization => Response::new(200, body.clone()).header("Content-Type", MANIFEST),
-        _ => denied(),
+        Some(_) => denied(),
+        None => Response::new(403, ""),
     });
     let room = room(&folder, &[("HOME", "/nowhere")]);
     let pinned = image(&web, &format!("@sha256:{digest}"));

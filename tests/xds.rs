@@ -411,6 +411,7 @@ async fn an_envoy_that_dies_with_bytes_unread_is_no_error() {
     let text = lab.registry.text();
     assert!(text.contains("envoy_connection_terminations{type=\"cancelled\"} 1"), "{text}");
     assert!(!text.contains("envoy_connection_terminations{type=\"error\"} 1"), "{text}");
+    assert!(text.contains("istiod_connection_terminations{type=\"cancelled\"} 1"), "both sides have ended: {text}");
 }
 
 #[tokio::test]

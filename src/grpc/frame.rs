@@ -52,7 +52,7 @@ impl Decoder {
     /// Takes the next piece out of `input`; `None` when it is used up.
     ///
     /// # Errors
-    /// `Internal` when a message is marked as compressed, which nobody offered.
+    /// `Internal` when a message is marked as compressed, which nobody offered; `ResourceExhausted` when it is too large for gRPC.
     pub fn next(&mut self, input: &mut Bytes) -> Result<Option<Piece>, Status> {
         if self.left > 0 && input.has_remaining() {
             let data = input.split_to(self.left.min(input.len()));
@@ -86,8 +86,13 @@ impl Decoder {
             // The same text as grpc-go's, for those who search for it.
             return Err(Status::new(Code::Internal, "grpc: compressed flag set with identity or empty encoding"));
         }
-        self.left = u32::from_be_bytes(length) as usize;
-        Ok(Piece::Begin(self.left))
+        let length = u32::from_be_bytes(length) as usize;
+        if length > MAX_MESSAGE {
+            let message = format!("grpc: received message larger than max ({length} vs. {MAX_MESSAGE})");
+            return Err(Status::new(Code::ResourceExhausted, message));
+        }
+        self.left = length;
+        Ok(Piece::Begin(length))
     }
 }
 
@@ -128,8 +133,12 @@ mod tests {
     }
 
     #[test]
-    fn compressed_messages_are_refused() {
+    fn compressed_and_far_too_long_messages_are_refused() {
         assert_eq!(decode(&[&[1, 0, 0, 0, 0]]).unwrap_err().code, Code::Internal);
+        let mut decoder = Decoder::default();
+        let mut begin = |length: [u8; 4]| decoder.next(&mut [&[0][..], &length].concat().into());
+        assert_eq!(begin([0x80, 0, 0, 0]).unwrap_err().code, Code::ResourceExhausted);
+        assert_eq!(begin([0x7f, 0xff, 0xff, 0xff]).unwrap(), Some(Piece::Begin(MAX_MESSAGE)));
     }
 
     #[test]

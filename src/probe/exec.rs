@@ -30,7 +30,8 @@ pub async fn exec(command: &[String], timeout: Duration) -> Result<(), ExecError
     };
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let mut child = process::spawn(&mut command).map_err(ExecError::Start)?;
+    let named = |error: io::Error| io::Error::new(error.kind(), format!("exec {program:?}: {error}"));
+    let mut child = process::spawn(&mut command).map_err(|error| ExecError::Start(named(error)))?;
     match tokio::time::timeout(timeout, child.wait()).await {
         Ok(Ok(status)) if status.success() => Ok(()),
         Ok(Ok(status)) => Err(ExecError::Status(status)),
@@ -77,7 +78,8 @@ mod tests {
         assert_eq!(run(&["true"], 5000).await, Ok(()));
         assert_eq!(run(&["sh", "-c", "exit 7"], 5000).await, Err("exit status 7".to_owned()));
         assert_eq!(run(&[], 5000).await, Err("the command is empty".to_owned()));
-        assert!(run(&["/no/such/command"], 5000).await.unwrap_err().contains("No such file"));
+        let missing = run(&["/no/such/command"], 5000).await.unwrap_err();
+        assert!(missing.starts_with("exec \"/no/such/command\": No such file"), "{missing}");
         assert_eq!(run(&["sleep", "1000"], 20).await, Err("command timeout exceeded: signal: killed".to_owned()));
     }
 }

@@ -326,7 +326,6 @@ fn combined(errors: &[&String]) -> String {
                 text.push_str(error);
                 text.push('\n');
             }
-            text.push('\n');
             text
         }
     }

@@ -49,6 +49,14 @@ pub fn classify(end: &Result<(), Status>) -> Class {
     }
 }
 
+/// What a stream's end at Envoy's side counts as: however Envoy goes, by a reset of any kind or with bytes unread, it has left.
+pub fn classify_envoy(end: &Result<(), Status>) -> Class {
+    match end {
+        Err(status) if status.is_transport() || status.message.contains("RST_STREAM") => Class::Expected,
+        end => classify(end),
+    }
+}
+
 impl End {
     /// What Envoy's stream ends with.
     pub fn status(&self) -> Status {
@@ -63,6 +71,19 @@ impl End {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_envoy_that_resets_has_left() {
+        let reset = Status::new(Code::Internal, "stream terminated by RST_STREAM with error code: INTERNAL_ERROR");
+        let too_large = Status::new(Code::ResourceExhausted, "grpc: received message larger than max (2 vs. 1)");
+        for (end, at_envoy, at_istiod) in [
+            (Ok(()), Class::Graceful, Class::Graceful),
+            (Err(reset), Class::Expected, Class::Unexpected),
+            (Err(too_large), Class::Unexpected, Class::Unexpected),
+        ] {
+            assert_eq!((classify_envoy(&end), classify(&end)), (at_envoy, at_istiod), "{end:?}");
+        }
+    }
 
     #[test]
     fn classes() {

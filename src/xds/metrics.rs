@@ -53,14 +53,13 @@ impl Metrics {
         }
     }
 
-    /// A stream ended at istiod's side.
-    pub fn istiod_ended(&self, class: Class) {
-        self.istiod_ended[index(class)].inc();
-    }
-
-    /// A stream ended at Envoy's side.
-    pub fn envoy_ended(&self, class: Class) {
-        self.envoy_ended[index(class)].inc();
+    /// A stream ended: at Envoy's side, and at istiod's. The end of one is that of the other, too, which Istio counts as cancelled;
+    /// without a way to istiod there is only its side.
+    pub fn ended(&self, envoy: Option<Class>, istiod: Class) {
+        if let Some(envoy) = envoy {
+            self.envoy_ended[index(envoy)].inc();
+        }
+        self.istiod_ended[index(istiod)].inc();
     }
 
     /// Envoy sent a message of that size.

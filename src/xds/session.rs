@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep_until};
 use super::{
     Kind, Proxy,
     ecds::{Ecds, Step},
-    ends::{Class, End, classify},
+    ends::{Class, End, classify, classify_envoy},
     lastgood::Recorder,
     outbox::Outbox,
     replay,
@@ -207,17 +207,17 @@ async fn open(proxy: &Proxy, kind: Kind) -> Result<(Sender, Receiver), Status> {
 /// Counts and logs an end, where it is handled.
 fn report(proxy: &Proxy, entry: &Entry, end: &End) {
     let (side, class) = match end {
-        // Envoy has gone, in whatever way: with bytes unread its socket is reset.
-        End::Envoy(Err(status)) if status.is_transport() => ("downstream", Class::Expected),
-        End::Envoy(end) => ("downstream", classify(end)),
+        End::Envoy(end) => ("downstream", classify_envoy(end)),
         End::Istiod(end) => ("upstream", classify(end)),
         End::Unreachable(_) => ("upstream", Class::Unexpected),
-        End::Superseded | End::Shutdown => return,
+        End::Superseded => return proxy.metrics.ended(Some(Class::Expected), Class::Expected),
+        End::Shutdown => return,
     };
     let status = end.status();
     match end {
-        End::Envoy(_) => proxy.metrics.envoy_ended(class),
-        _ => proxy.metrics.istiod_ended(class),
+        End::Envoy(_) => proxy.metrics.ended(Some(class), Class::Expected),
+        End::Unreachable(_) => proxy.metrics.ended(None, class),
+        _ => proxy.metrics.ended(Some(Class::Expected), class),
     }
     if let End::Unreachable(_) = end {
         // `istiod` has logged why, once.

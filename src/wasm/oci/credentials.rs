@@ -146,10 +146,10 @@ fn keys(reference: &Reference) -> Vec<String> {
     keys
 }
 
-/// The host in an old-style key such as `https://registry.example/v1/`.
+/// The host in an old-style key such as `https://registry.example/v1/`, or `registry.example/v2/`.
 fn hostname(key: &str) -> &str {
-    let bare = key.strip_prefix("https://").or_else(|| key.strip_prefix("http://"));
-    bare.map_or(key, |bare| bare.split('/').next().unwrap_or_default())
+    let bare = key.strip_prefix("https://").or_else(|| key.strip_prefix("http://")).unwrap_or(key);
+    bare.split('/').next().unwrap_or_default()
 }
 
 impl fmt::Debug for Credentials {
@@ -184,6 +184,7 @@ mod tests {
                 "oci://test.io/x/y",
                 password("foo", "bar"),
             ),
+            (r#"{"auths":{"test.io/v2/":{"auth":"Zm9vOmJhcg=="}}}"#, "oci://test.io/x/y", password("foo", "bar")),
             (
                 r#"{"auths":{"test.io:5000":{"identitytoken":"t"}}}"#,
                 "oci://test.io:5000/x/y",

@@ -226,7 +226,8 @@ impl<'a> Session<'a> {
         if let Some((realm, service)) = bearer {
             let token = self.token(realm, service.as_deref().unwrap_or_default()).await?;
             self.authorization = Some(format!("Bearer {token}"));
-        } else if challenges.contains(&Challenge::Basic) {
+        } else if challenges.contains(&Challenge::Basic) || challenges.is_empty() {
+            // Without a challenge that is known, too, as Istio's client.
             self.authorization = self.credentials.basic();
         }
         Ok(())
