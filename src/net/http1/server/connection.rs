@@ -176,6 +176,11 @@ impl Reader {
         }
         loop {
             self.buffer.advance(parse::blank_lines(&self.buffer));
+            // A TLS handshake, for instance, has no line that would end.
+            let is_text = self.buffer.first().is_none_or(|first| first.is_ascii_graphic() || *first == b'\r');
+            if !is_text {
+                return Err(Error::Malformed("request line"));
+            }
             let new = scanned.min(self.buffer.len());
             if !has_line && let Some(end) = memchr::memchr(b'\n', &self.buffer[new..]) {
                 has_line = true;

@@ -161,7 +161,7 @@ async fn unclean_paths_are_redirected_and_never_served() {
 async fn requests_typed_by_hand_are_answered() {
     assert_eq!(codes(&text("GET / HTTP/1.1\nHost: a\n\nPOST /b HTTP/1.0\nX: y\n\n").await), ["200", "200"]);
     // What cannot become a request is refused before it is complete.
-    for input in ["GET /healthz/ready\r\n", "\x16\x03\x01\n", "\r\nhello\n"] {
+    for input in ["GET /healthz/ready\r\n", "\x16\x03\x01\x02", "\r\nhello\n"] {
         let (mut client, _trigger, _served) = connect(Limits::default());
         client.write_all(input.as_bytes()).await.unwrap();
         let mut start = [0; 12];
