@@ -23,13 +23,13 @@ use super::{
 };
 
 mod compact;
-use compact::{Compacted, compact, create, head};
+use compact::{Compacted, Scratch, compact, create, head};
 
 /// The first line; another version is not read.
 const HEADER: &[u8] = b"footman last good 1\n";
 
-/// What a recording is called while it is compacted.
-const COMPACT: &str = "compact";
+/// What has come while a recording was compacted: no more than this is copied between two messages.
+const STEP: u64 = 64 * 1024;
 
 /// How much of a response is read at a time.
 const CHUNK: usize = 16 * 1024;
@@ -70,8 +70,12 @@ pub struct Recorder {
 struct Recording {
     file: File,
     written: u64,
+    /// Bytes of a response come: no record may stand between them.
+    within: bool,
     /// Responses that Envoy has not answered yet.
     unanswered: Vec<String>,
+    /// Those that it has accepted meanwhile.
+    accepted: Vec<String>,
     published: bool,
     /// From this size on it is compacted.
     compact_at: u64,
@@ -123,21 +127,19 @@ struct History {
     accepted: Vec<Stored>,
     /// With their nonces.
     unanswered: Vec<(String, Stored)>,
-    /// Where its last complete record ends.
-    end: u64,
 }
 
-fn history(kind: Kind, file: &mut BufReader<File>, path: &Path) -> io::Result<History> {
+fn history(kind: Kind, file: &mut impl Read, path: &Path) -> io::Result<History> {
     let mut header = [0; HEADER.len()];
     file.read_exact(&mut header)?;
     if header != HEADER {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "not written by this version"));
     }
-    let mut end = HEADER.len() as u64;
+    let mut offset = HEADER.len() as u64;
     let (mut unanswered, mut accepted) = (Vec::new(), Vec::new());
-    // A record that is not complete was being written when the agent ended, or is being written.
+    // A record that is not complete was being written when the agent ended.
     while let Ok((mark, length)) = record(file) {
-        let offset = end + 9;
+        offset += 9;
         if mark == b'R' {
             let mut peek = Peek::response(kind, usize::try_from(length).unwrap_or_default());
             if walk(file, length, &mut peek).is_err() {
@@ -153,9 +155,9 @@ fn history(kind: Kind, file: &mut BufReader<File>, path: &Path) -> io::Result<Hi
             let position = unanswered.iter().position(|(of, _)| of.as_bytes() == nonce);
             accepted.extend(position.map(|position| unanswered.remove(position).1));
         }
-        end = offset + length;
+        offset += length;
     }
-    Ok(History { accepted, unanswered, end })
+    Ok(History { accepted, unanswered })
 }
 
 impl Stored {
@@ -194,6 +196,9 @@ impl Recorder {
             }
         }
         self.write(kept, &head(b'R', length as u64));
+        if let Some(recording) = self.types.get_mut(kept) {
+            recording.within = true;
+        }
     }
 
     /// The next bytes of it.
@@ -205,28 +210,39 @@ impl Recorder {
 
     /// It is complete.
     pub fn end(&mut self, type_url: &str, nonce: &str) {
-        if let Some(recording) = self.types.get_mut(type_url) {
-            recording.unanswered.push(nonce.to_owned());
-            if recording.unanswered.len() > UNANSWERED {
-                recording.unanswered.remove(0);
-            }
+        let Some(recording) = self.types.get_mut(type_url) else { return };
+        recording.within = false;
+        recording.unanswered.push(nonce.to_owned());
+        if recording.unanswered.len() > UNANSWERED {
+            recording.unanswered.remove(0);
+        }
+        let accepted = std::mem::take(&mut recording.accepted);
+        if !accepted.is_empty() {
+            self.write_accepted(type_url, &accepted);
         }
     }
 
     /// Envoy has accepted a response.
     pub fn accepted(&mut self, type_url: &str, nonce: &str) {
-        let Some(kept) = KEPT.iter().find(|kept| **kept == type_url) else { return };
-        let Some(recording) = self.types.get_mut(kept) else { return };
-        if !recording.answered(nonce) {
-            return;
+        let Some(recording) = self.types.get_mut(type_url) else { return };
+        match recording.answered(nonce) {
+            true if recording.within => recording.accepted.push(nonce.to_owned()),
+            true => self.write_accepted(type_url, &[nonce.to_owned()]),
+            false => {}
         }
-        self.write(kept, &[&head(b'A', nonce.len() as u64)[..], nonce.as_bytes()].concat());
+    }
+
+    fn write_accepted(&mut self, type_url: &str, nonces: &[String]) {
+        let Some(kept) = KEPT.iter().find(|kept| **kept == type_url) else { return };
+        for nonce in nonces {
+            self.write(kept, &[&head(b'A', nonce.len() as u64)[..], nonce.as_bytes()].concat());
+        }
         let (fresh, path) = (self.fresh_path(kept), self.store.path(self.kind, kept));
-        if let Some(recording) = self.types.get_mut(kept)
-            && !recording.published
-            && !recording.given_up
-        {
-            recording.published = fs::rename(fresh, path).is_ok();
+        if let Some(recording) = self.types.get_mut(kept).filter(|recording| !recording.given_up) {
+            recording.published = recording.published || fs::rename(&fresh, &path).is_ok();
+            if recording.written > recording.compact_at && recording.compaction.is_none() {
+                recording.compact(if recording.published { &path } else { &fresh }, self.kind, kept);
+            }
         }
     }
 
@@ -244,16 +260,15 @@ impl Recorder {
         let written = recording.file.write_all(bytes);
         recording.written += bytes.len() as u64;
         recording.take_compacted(&current, self.store.max_bytes);
-        let is_too_large = recording.written > self.store.max_bytes && recording.compaction.is_none();
-        let too_large = is_too_large.then(|| format!("more than {} bytes", self.store.max_bytes));
+        // A compaction may be about to help, but a disk that is too slow for it must not be filled.
+        let limit = self.store.max_bytes + recording.compaction.as_ref().map_or(0, |_| self.store.max_bytes / 2);
+        let too_large = (recording.written > limit).then(|| format!("more than {} bytes", self.store.max_bytes));
         if let Some(why) = written.err().map(|error| error.to_string()).or(too_large) {
             log::warn!(target: "xdsproxy", "last good configuration: {} is not kept: {}: {why}", short(kept), current.display());
             recording.given_up = true;
             recording.compaction = None;
             // Half a history is none.
             let _ = fs::remove_file(current);
-        } else if recording.written > recording.compact_at && recording.compaction.is_none() {
-            recording.compact(current, self.kind, kept);
         }
     }
 
@@ -268,7 +283,9 @@ impl Recording {
         Ok(Recording {
             file: create(path)?,
             written: HEADER.len() as u64,
+            within: false,
             unanswered: Vec::new(),
+            accepted: Vec::new(),
             published: false,
             compact_at,
             compaction: None,
@@ -283,34 +300,29 @@ impl Recording {
     }
 
     /// Begins to compact what there is.
-    fn compact(&mut self, current: PathBuf, kind: Kind, type_url: &'static str) {
-        let (done, compaction) = oneshot::channel();
-        self.compaction = Some(compaction);
-        let (from, smaller) = (File::open(&current), current.with_extension(COMPACT));
-        let unanswered = self.unanswered.clone();
-        tokio::task::spawn_blocking(move || {
-            let compacted = from.and_then(|from| compact(from, (kind, type_url), &unanswered, &smaller));
-            if done.send(compacted).is_err() {
-                // The stream has ended meanwhile.
-                let _ = fs::remove_file(smaller);
-            }
-        });
+    fn compact(&mut self, current: &Path, kind: Kind, type_url: &'static str) {
+        let (from, end) = (File::open(current), self.written);
+        let (unanswered, scratch) = (self.unanswered.clone(), Scratch::beside(current));
+        self.compaction = Some(apart(move || compact(from?, end, (kind, type_url), &unanswered, scratch)));
     }
 
     /// Goes on with the compacted recording, in place of the `current` one, once it is there.
     fn take_compacted(&mut self, current: &Path, max_bytes: u64) {
         let Some(Ok(compacted)) = self.compaction.as_mut().map(oneshot::Receiver::try_recv) else { return };
+        let behind = compacted.as_ref().map_or(0, |compacted| self.written - compacted.read);
+        let (source, end) = (File::open(current), self.written);
+        let caught_up = move || {
+            let mut compacted = compacted?;
+            compacted.catch_up(source?, end)?;
+            Ok(compacted)
+        };
+        if behind > STEP {
+            self.compaction = Some(apart(caught_up));
+            return;
+        }
         self.compaction = None;
-        let smaller = current.with_extension(COMPACT);
-        let taken = compacted.and_then(|Compacted { mut file, written, rest }| {
-            let mut source = File::open(current)?;
-            source.seek(SeekFrom::Start(rest))?;
-            let written = written + io::copy(&mut source, &mut file)?;
-            fs::rename(&smaller, current)?;
-            Ok((file, written))
-        });
-        match taken {
-            Ok((file, written)) => {
+        match caught_up().and_then(|compacted| fs::rename(&compacted.scratch.0, current).map(|()| compacted)) {
+            Ok(Compacted { file, written, .. }) => {
                 (self.file, self.written) = (file, written);
                 // It has to grow by half of what may be added at least.
                 self.compact_at = written.midpoint(max_bytes);
@@ -318,10 +330,16 @@ impl Recording {
             Err(error) => {
                 log::warn!(target: "xdsproxy", "last good configuration: {} cannot be compacted: {error}", current.display());
                 self.compact_at = u64::MAX;
-                let _ = fs::remove_file(smaller);
             }
         }
     }
+}
+
+/// Does it on a thread that ends again. What nobody waits for any more is dropped, and its file with it.
+fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> oneshot::Receiver<T> {
+    let (done, result) = oneshot::channel();
+    tokio::task::spawn_blocking(move || drop(done.send(work())));
+    result
 }
 
 fn record(file: &mut impl Read) -> io::Result<(u8, u64)> {
@@ -464,25 +482,32 @@ mod tests {
     #[tokio::test]
     async fn a_recording_is_compacted_before_it_is_too_large() {
         let folder = Folder::new("compact", 10_000);
-        let mut recorder = folder.0.recorder(Kind::Delta);
-        let accept = |recorder: &mut Recorder, nonce: &str, response: &[u8]| {
-            pass(recorder, types::LDS, nonce, response);
-            recorder.accepted(types::LDS, nonce);
-        };
-        accept(&mut recorder, "0", &delta("0", &[("stays", 1), ("goes", 1), ("changes", 0)], ""));
+        let (mut recorder, mut compactions) = (folder.0.recorder(Kind::Delta), 0);
+        pass(&mut recorder, types::LDS, "0", &delta("0", &[("stays", 1), ("goes", 1), ("changes", 0)], ""));
+        recorder.accepted(types::LDS, "0");
         pass(&mut recorder, types::LDS, "unanswered", &delta("unanswered", &[("late", 1)], ""));
         pass(&mut recorder, types::LDS, "refused", &delta("refused", &[("stays", 666); 10], ""));
         recorder.refused(types::LDS, "refused");
-        accept(&mut recorder, "1", &delta("1", &[], "goes unknown"));
+        pass(&mut recorder, types::LDS, "1", &delta("1", &[], "goes unknown"));
         for version in 2..100 {
-            let (nonce, response) = (version.to_string(), delta(&version.to_string(), &[("changes", version)], ""));
-            // The compaction begins within a response, and some come while it runs.
-            accept(&mut recorder, &nonce, &response);
-            if version % 7 == 0 && recorder.types[types::LDS].compaction.is_some() {
-                compacted(&mut recorder, types::LDS).await;
+            let nonce = version.to_string();
+            let response = delta(&nonce, &[("changes", version), (&nonce, 1)], &(version - 1).to_string());
+            // Envoy answers while the next response is on its way; a compaction that it begins ends at any later time.
+            let (one, two) = response.split_at(version as usize);
+            recorder.begin(types::LDS, response.len());
+            recorder.piece(types::LDS, one);
+            recorder.accepted(types::LDS, &(version - 1).to_string());
+            if version == 60 {
+                recorder.accepted(types::LDS, "unanswered");
             }
+            if version % 3 == 0 && recorder.types[types::LDS].compaction.is_some() {
+                compacted(&mut recorder, types::LDS).await;
+                compactions += 1;
+            }
+            recorder.piece(types::LDS, two);
+            recorder.end(types::LDS, &nonce);
         }
-        recorder.accepted(types::LDS, "unanswered");
+        recorder.accepted(types::LDS, "99");
         let mut state = BTreeMap::new();
         for response in folder.all(Kind::Delta, types::LDS) {
             let response = DeltaDiscoveryResponse::decode(response).unwrap();
@@ -490,12 +515,44 @@ mod tests {
             response.removed_resources.iter().for_each(|name| drop(state.remove(name)));
             state.extend(response.resources.into_iter().map(|resource| (resource.name, resource.version)));
         }
-        let expected = [("changes", "99"), ("late", "1"), ("stays", "1")];
+        let expected = [("99", "1"), ("changes", "99"), ("late", "1"), ("stays", "1")];
         assert!(state.iter().map(|(name, version)| (&name[..], &version[..])).eq(expected), "{state:?}");
+        assert!(compactions > 3);
         let refused = fs::read(folder.0.path(Kind::Delta, types::LDS)).unwrap();
         assert!(!refused.windows(3).any(|three| three == b"666"), "it was kept");
         let files: Vec<_> = fs::read_dir(&folder.0.folder).unwrap().map(Result::unwrap).collect();
         assert!(files.iter().map(|file| file.metadata().unwrap().len()).sum::<u64>() < 10_000, "{files:?}");
+    }
+
+    #[tokio::test]
+    async fn what_comes_during_a_compaction_is_copied_apart_and_an_end_leaves_nothing_behind() {
+        let folder = Folder::new("compact-rest", 400_000);
+        let mut recorder = folder.0.recorder(Kind::Delta);
+        let accept = |recorder: &mut Recorder, nonce: &str, size: usize| {
+            let response = [&delta(nonce, &[(nonce, 1)], "")[..], &[0x7a, 0xa0, 0x8d, 6], &vec![0; size]].concat();
+            pass(recorder, types::LDS, nonce, &response);
+            recorder.accepted(types::LDS, nonce);
+        };
+        accept(&mut recorder, "1", 100_000);
+        accept(&mut recorder, "2", 100_000);
+        let first = recorder.types.get_mut(types::LDS).unwrap().compaction.take().unwrap().await.unwrap();
+        accept(&mut recorder, "3", 100_000);
+        let (done, compaction) = oneshot::channel();
+        assert!(done.send(first).is_ok());
+        recorder.types.get_mut(types::LDS).unwrap().compaction = Some(compaction);
+        // Too much for one step.
+        recorder.piece(types::LDS, b"");
+        compacted(&mut recorder, types::LDS).await;
+        recorder.piece(types::LDS, b"");
+        assert_eq!(folder.all(Kind::Delta, types::LDS).len(), 2, "the first two in one");
+        assert!(recorder.types[types::LDS].compaction.is_none());
+
+        accept(&mut recorder, "4", 100_000);
+        accept(&mut recorder, "5", 100_000);
+        compacted(&mut recorder, types::LDS).await;
+        drop(recorder);
+        let files: Vec<_> = fs::read_dir(&folder.0.folder).unwrap().map(|file| file.unwrap().file_name()).collect();
+        assert_eq!(files, ["delta-Listener"]);
     }
 
     #[tokio::test]

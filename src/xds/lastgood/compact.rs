@@ -7,7 +7,8 @@ use std::{
     hash::{BuildHasher, RandomState},
     io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write},
     os::unix::fs::OpenOptionsExt,
-    path::Path,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, Ordering},
 };
 
 use prost::encoding::{decode_varint, encode_varint};
@@ -28,8 +29,36 @@ pub(super) struct Compacted {
     pub(super) file: File,
     /// Its length.
     pub(super) written: u64,
-    /// Where the rest of the recording begins, of which nothing was read.
-    pub(super) rest: u64,
+    /// How much of the recording it stands for: the rest is still to be copied.
+    pub(super) read: u64,
+    pub(super) scratch: Scratch,
+}
+
+/// A file that goes away unless it gets another name.
+pub(super) struct Scratch(pub(super) PathBuf);
+
+impl Scratch {
+    /// A name that no other compaction of this process has.
+    pub(super) fn beside(path: &Path) -> Scratch {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        Scratch(path.with_extension(format!("compact-{}", NUMBER.fetch_add(1, Ordering::Relaxed))))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+impl Compacted {
+    /// Copies what was added to the recording, up to `end`.
+    pub(super) fn catch_up(&mut self, mut recording: File, end: u64) -> io::Result<()> {
+        recording.seek(SeekFrom::Start(self.read))?;
+        self.written += io::copy(&mut recording.take(end - self.read), &mut self.file)?;
+        self.read = end;
+        Ok(())
+    }
 }
 
 /// A new, empty recording at `path`, in place of what is there.
@@ -40,16 +69,17 @@ pub(super) fn create(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Writes what counts in the recording `from` to the new file `to`: what was accepted as one response, and those with the nonces of
-/// which Envoy has said nothing yet, as they are.
+/// Writes what counts of the recording `from`, up to `end`, to a new file: what was accepted as one response, and those with the
+/// nonces of which Envoy has said nothing yet, as they are.
 pub(super) fn compact(
     from: File,
+    end: u64,
     (kind, type_url): (Kind, &str),
     unanswered: &[String],
-    to: &Path,
+    scratch: Scratch,
 ) -> io::Result<Compacted> {
     let mut source = BufReader::new(from);
-    let history = history(kind, &mut source, to)?;
+    let history = history(kind, &mut source.by_ref().take(end), &scratch.0)?;
     let mut live = Live { kind, hasher: RandomState::new(), places: HashMap::new() };
     for response in &history.accepted {
         live.read(&mut source, response.offset, response.length)?;
@@ -57,26 +87,26 @@ pub(super) fn compact(
     let mut places: Vec<_> = live.places.into_values().collect();
     places.sort_unstable();
 
-    let mut end = Vec::new();
+    let mut last = Vec::new();
     for (key, text) in [(0x22, type_url), (0x2a, NONCE)] {
-        end.push(key);
-        encode_varint(text.len() as u64, &mut end);
-        end.extend_from_slice(text.as_bytes());
+        last.push(key);
+        encode_varint(text.len() as u64, &mut last);
+        last.extend_from_slice(text.as_bytes());
     }
-    let length = places.iter().map(|(_, length)| length).sum::<u64>() + end.len() as u64;
-    let mut file = BufWriter::new(create(to)?);
+    let length = places.iter().map(|(_, length)| length).sum::<u64>() + last.len() as u64;
+    let mut file = BufWriter::new(create(&scratch.0)?);
     file.write_all(&head(b'R', length))?;
     for place in places {
         copy(&mut source, place, &mut file)?;
     }
-    file.write_all(&end)?;
+    file.write_all(&last)?;
     file.write_all(&[&head(b'A', NONCE.len() as u64)[..], NONCE.as_bytes()].concat())?;
     for (_, response) in history.unanswered.iter().filter(|(nonce, _)| unanswered.contains(nonce)) {
         file.write_all(&head(b'R', response.length))?;
         copy(&mut source, (response.offset, response.length), &mut file)?;
     }
     let mut file = file.into_inner()?;
-    Ok(Compacted { written: file.stream_position()?, file, rest: history.end })
+    Ok(Compacted { written: file.stream_position()?, file, read: end, scratch })
 }
 
 /// The head of a record.
