@@ -427,7 +427,7 @@ async fn a_refusal_without_a_question_is_taken_and_gets_one() {
             assert_eq!(got[12..], asked[12..]);
         }
     }
-    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
     let good = good().await;
     let proxy = Proxy::start(&[&bare, &good], &[]).await;
     for id in 0..8 {

@@ -5,13 +5,13 @@ use tokio::time::Instant;
 use crate::{
     config::{Flags, Vars},
     net::{
-        http1::{Error, Url, client::Request},
+        http1::{
+            Error, Url,
+            client::{MAX_REQUESTS, Request},
+        },
         tls::{self, Policy, Protocol, Roots},
     },
 };
-
-/// Most requests, redirects included; Go's client stops there.
-const REDIRECTS: usize = 10;
 
 /// What was answered in the end.
 pub struct Answer {
@@ -28,7 +28,7 @@ pub struct Answer {
 /// No answer, or one that cannot be read; its text names the peer.
 pub async fn fetch(method: &str, url: &Url, body: &str, deadline: Instant, limit: usize) -> Result<Answer, String> {
     let (mut method, mut url, mut body) = (method.to_owned(), url.clone(), body.to_owned());
-    for _ in 0..REDIRECTS {
+    for _ in 0..MAX_REQUESTS {
         let mut request = Request::new(method.clone(), url.clone());
         request.deadline = Some(deadline);
         request.body = body.clone().into();
@@ -59,5 +59,5 @@ pub async fn fetch(method: &str, url: &Url, body: &str, deadline: Instant, limit
             (status, _) => return Ok(Answer { status, body: answer }),
         }
     }
-    Err(format!("stopped after {REDIRECTS} redirects"))
+    Err(format!("stopped after {MAX_REQUESTS} redirects"))
 }

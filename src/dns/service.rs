@@ -255,7 +255,8 @@ fn tell(query: &Query<'_>, what: &str, reply: &[u8]) {
 
 fn line(query: &Query<'_>, what: &str, reply: &[u8]) -> String {
     let mut buffer = [0; MAX_TEXT];
-    let name = String::from_utf8_lossy(query.name(&mut buffer).unwrap_or(b"?"));
+    // A label may hold any byte, line breaks too.
+    let name = query.name(&mut buffer).unwrap_or(b"?").escape_ascii();
     let verdict = match reply {
         [] => "no answer".to_owned(),
         _ => format!("code {}, answers {}", frame::rcode_of(reply), frame::count(reply, Section::Answer)),
@@ -279,10 +280,10 @@ mod tests {
 
     #[test]
     fn a_line_says_what_became_of_a_query() {
-        let bytes = b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x03Www\x07example\x00\x00\x1c\x00\x01";
+        let bytes = b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x03W\nw\x07example\x00\x00\x1c\x00\x01";
         let Message::Ask(query) = message::read(bytes) else { panic!() };
         let reply = failure(&query, rcode::REFUSED);
-        assert_eq!(line(&query, "forwarded", &reply), "\"www.example.\" type 28: forwarded: code 5, answers 0");
-        assert_eq!(line(&query, "forwarded", &[]), "\"www.example.\" type 28: forwarded: no answer");
+        assert_eq!(line(&query, "forwarded", &reply), "\"w\\nw.example.\" type 28: forwarded: code 5, answers 0");
+        assert_eq!(line(&query, "forwarded", &[]), "\"w\\nw.example.\" type 28: forwarded: no answer");
     }
 }

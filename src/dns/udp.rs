@@ -16,7 +16,10 @@ use std::{
 
 use nix::{
     libc,
-    sys::socket::{self, ControlMessage, ControlMessageOwned, MsgFlags, SockaddrStorage, setsockopt, sockopt},
+    sys::socket::{
+        self, AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, SockaddrStorage,
+        setsockopt, sockopt,
+    },
 };
 use tokio::{
     io::Interest,
@@ -65,7 +68,15 @@ impl Socket {
     /// # Errors
     /// When the address is taken, or is not ours.
     pub async fn bind(address: SocketAddr) -> io::Result<Socket> {
-        let socket = UdpSocket::bind(address).await?;
+        let family = if address.is_ipv6() { AddressFamily::Inet6 } else { AddressFamily::Inet };
+        let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+        let socket = socket::socket(family, SockType::Datagram, flags, None)?;
+        if address.is_ipv6() {
+            // As for TCP: [::] takes IPv4 as well, whatever net.ipv6.bindv6only says.
+            setsockopt(&socket, sockopt::Ipv6V6Only, &false)?;
+        }
+        socket::bind(socket.as_raw_fd(), &SockaddrStorage::from(address))?;
+        let socket = UdpSocket::from_std(socket.into())?;
         // Less than wished for is no reason not to serve.
         let _ = setsockopt(&socket, sockopt::RcvBuf, &RECEIVE_BUFFER);
         let wildcard = address.ip().is_unspecified();

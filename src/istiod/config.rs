@@ -153,11 +153,12 @@ impl Config {
 
 fn config(vars: &Vars, endpoint: Endpoint, prefix: &str, mut errors: Errors) -> Result<Config, Errors> {
     let mut headers = vec![("clusterid".to_owned(), vars.text_or("ISTIO_META_CLUSTER_ID", ""))];
-    for (name, value) in vars.prefixed(prefix).map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned())) {
+    for (set, value) in vars.prefixed(prefix) {
+        let name = set.to_ascii_lowercase();
         if name.starts_with(':') || RESERVED.contains(&&*name) {
-            vars.warn(format!("{prefix}{name}: not sent, for gRPC sets the header {name} itself"));
+            vars.warn(format!("{prefix}{set}: not sent, for gRPC sets the header {name} itself"));
         } else {
-            headers.push((name, value));
+            headers.push((name, value.to_owned()));
         }
     }
     let fetcher = vars.text_or("CREDENTIAL_FETCHER_TYPE", "");

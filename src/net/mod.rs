@@ -67,7 +67,9 @@ mod tests {
         let listener = listen(([127, 0, 0, 1], 0).into()).unwrap();
         let address = listener.local_addr().unwrap();
         let connect = |_| std::net::TcpStream::connect_timeout(&address, Duration::from_millis(500));
-        let burst: io::Result<Vec<_>> = (0..300).map(connect).collect();
-        assert_eq!(burst.unwrap().len(), 300, "nobody has accepted any");
+        // Old kernels hold no more than 128.
+        let most = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap().trim().parse().unwrap_or(128);
+        let burst: io::Result<Vec<_>> = (0..300.min(most)).map(connect).collect();
+        assert!(burst.is_ok(), "nobody has accepted any: {burst:?}");
     }
 }

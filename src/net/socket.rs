@@ -185,7 +185,11 @@ impl AsyncWrite for Socket {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(shutdown(self.socket.as_raw_fd(), Shutdown::Write)?))
+        match shutdown(self.socket.as_raw_fd(), Shutdown::Write) {
+            // The peer has reset it: there is nothing left to end.
+            Err(Errno::ENOTCONN) => Poll::Ready(Ok(())),
+            ended => Poll::Ready(Ok(ended?)),
+        }
     }
 }
 
@@ -318,6 +322,19 @@ mod tests {
         let mut rest = Vec::new();
         near.read_to_end(&mut rest).await.unwrap();
         assert_eq!(rest, b"four bytes are more than three");
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_was_reset_can_be_shut_down() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut near = Socket::new(near).unwrap();
+        near.write_all(b"unread").await.unwrap();
+        let (mut far, _) = listener.accept().unwrap();
+        far.read_exact(&mut [0; 1]).unwrap();
+        drop(far);
+        near.read(&mut [0; 1]).await.unwrap_err();
+        near.shutdown().await.unwrap();
     }
 
     #[tokio::test]

@@ -8,13 +8,13 @@ use tokio::time::{Duration, Instant, timeout_at};
 use super::dial::{self, Source};
 use crate::net::{
     BoxIo,
-    http1::{Error, Headers, Url, client::Request},
+    http1::{
+        Error, Headers, Url,
+        client::{MAX_REQUESTS, Request},
+    },
     http2,
     tls::{self, Policy, Protocol, Roots},
 };
-
-/// Most requests of one check, redirects included.
-const MAX_REQUESTS: usize = 10;
 
 /// How long an idle connection to an application is kept, where the check reuses connections; Istio's value.
 const IDLE: Duration = Duration::from_secs(90);
@@ -97,11 +97,10 @@ impl Http<'_> {
             let redirected = matches!(answer.status, 301 | 302 | 303 | 307 | 308);
             let location = location.filter(|location| redirected && !location.is_empty());
             let Some(location) = location else { return Ok(answer) };
-            let next = match request.url.join(&location) {
-                // `app:` or `mailto:` leads away from the host, too.
-                Err(_) if !location.to_ascii_lowercase().starts_with("http") => return Ok(answer),
-                next => next?,
-            };
+            if leads_to_another_scheme(&location) {
+                return Ok(answer);
+            }
+            let next = request.url.join(&location)?;
             if !next.host.eq_ignore_ascii_case(&self.url.host) {
                 return Ok(answer);
             }
@@ -193,6 +192,17 @@ impl std::fmt::Debug for Idle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Idle")
     }
+}
+
+/// Whether this is no place of the web: `app:` or `mailto:` leads away from the host, too.
+fn leads_to_another_scheme(location: &str) -> bool {
+    let scheme = location.split_once(':').map(|(scheme, _)| scheme.to_ascii_lowercase());
+    scheme.is_some_and(|scheme| {
+        scheme.starts_with(|first: char| first.is_ascii_lowercase())
+            && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
+            && scheme != "http"
+            && scheme != "https"
+    })
 }
 
 #[cfg(test)]

@@ -102,6 +102,14 @@ impl Source {
 }
 
 impl Content {
+    /// How many bytes it holds.
+    pub(crate) fn size(&self) -> usize {
+        match self {
+            Content::Pair(pair) => pair.chain.len() + pair.key.pem().len(),
+            Content::Roots(roots) => roots.pem.len(),
+        }
+    }
+
     /// Whether the same bytes would be served.
     pub(crate) fn equals(&self, other: &Content) -> bool {
         match (self, other) {

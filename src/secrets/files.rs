@@ -33,6 +33,8 @@ const SWEEP: Duration = Duration::from_secs(30);
 /// Files wanted at a time: a gateway may have a pair for each of its hosts, but every local process may ask for any, and each is
 /// watched and kept.
 const MAX_SOURCES: usize = 1024;
+/// More than this all of them together may not hold when one more is wanted: one large file has many names.
+const MAX_KEPT: usize = 16 << 20;
 /// Requests that wait for the task; askers wait when it is full.
 const QUEUE: usize = 64;
 
@@ -191,7 +193,8 @@ impl Reader {
             return Some(Lease(lease));
         }
         self.sweep();
-        if self.entries.len() >= MAX_SOURCES {
+        let kept = self.entries.iter().filter_map(|entry| entry.state.content.as_ref()).map(Content::size);
+        if self.entries.len() >= MAX_SOURCES || kept.sum::<usize>() > MAX_KEPT {
             return None;
         }
         let lease = Lease(Arc::new(source.clone()));
@@ -456,5 +459,21 @@ mod tests {
             leases.push(lease);
         }
         assert_eq!(leases.len(), MAX_SOURCES);
+    }
+
+    #[tokio::test]
+    async fn one_large_file_under_many_names_does_not_fill_the_memory() {
+        let (scratch, a) = (Scratch::new(), Authority::new("a"));
+        let large = a.pem().repeat((MAX_KEPT >> 3) / a.pem().len());
+        fs::write(scratch.path("ca.pem"), &large).unwrap();
+        let (running, mut leases) = (run(), Vec::new());
+        let name = |number: usize| Source::Roots(scratch.path(&format!("{number}.pem")));
+        for number in 0..16 {
+            fs::hard_link(scratch.path("ca.pem"), scratch.path(&format!("{number}.pem"))).unwrap();
+            leases.extend(running.files.lease(name(number)).await);
+        }
+        assert!((8..=9).contains(&leases.len()), "{}", leases.len());
+        drop(leases);
+        assert!(running.files.lease(name(0)).await.is_some(), "there is room again");
     }
 }

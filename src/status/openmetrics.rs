@@ -79,7 +79,8 @@ fn sample(line: &[u8], out: &mut Vec<u8>) {
     let (series, rest) = line.split_at(labels);
     match series.iter().position(|byte| *byte == b'{') {
         Some(open) => {
-            out.extend_from_slice(&series[..open]);
+            // Other than in the text format, no blank may stand before them.
+            out.extend_from_slice(series[..open].trim_ascii_end());
             float_labels(&series[open..], out);
         }
         None => out.extend_from_slice(series),
@@ -160,7 +161,7 @@ mod tests {
         let text = "# A comment\n# HELP a_total Say \"x\".\n# TYPE a_total counter\na_total{b=\"}\\\"\"} 1\n\n\
             # TYPE b counter\nb 2 1500\n# HELP c C.\nc 3\n# TYPE d untyped\n# HELP e E\n# TYPE f histogram\n\
             f_bucket{x=\"le=\\\"1\\\"\",le=\"1\"} 1\r\nf_bucket{le=\"1800000\"} 2\nf_bucket{le=\"0.5\"} 0\nf_bucket{le=\"+Inf\"} 2\n\
-            # TYPE g summary\ng{quantile=\"1\"} 5\n# HELP last L.\n";
+            # TYPE g summary\ng \t{quantile=\"1\"} 5\n# HELP last L.\n";
         let (mut converter, mut out) = (Converter::default(), Vec::new());
         text.split_inclusive('\n').for_each(|line| converter.line(line.as_bytes(), &mut out));
         converter.finish(&mut out);

@@ -18,14 +18,11 @@ use crate::{
     base::{BoxFuture, first},
     net::http1::{
         Error, Headers, Url,
-        client::{Request, Response},
+        client::{MAX_REQUESTS, Request, Response},
         server,
     },
     telemetry::metrics::{Counter, Registry},
 };
-
-/// Most requests to a source, redirects included; Go's client stops there.
-const MAX_REQUESTS: usize = 10;
 
 /// Largest page of one of several targets; Istio's limit.
 const MAX_TARGET: u64 = 10 * 1024 * 1024;

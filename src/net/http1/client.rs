@@ -18,6 +18,9 @@ use crate::net::{BoxIo, dial, tls};
 /// How long connecting with TLS may take when the request has no deadline.
 const CONNECT: Duration = Duration::from_secs(10);
 
+/// Most requests in a row for whoever follows redirects; Go's client stops there.
+pub const MAX_REQUESTS: usize = 10;
+
 /// One request.
 #[derive(Debug, Clone)]
 pub struct Request {

@@ -115,7 +115,7 @@ fn split_authority(authority: &str) -> Option<(&str, Option<u16>)> {
 }
 
 /// The target without fragment, beginning with `/`; `None` when it would break the request line.
-fn clean_target(target: &str) -> Option<String> {
+pub(super) fn clean_target(target: &str) -> Option<String> {
     let target = target.split('#').next().unwrap_or_default();
     let mut clean = if target.starts_with('/') { String::new() } else { "/".to_owned() };
     let mut in_path = true;

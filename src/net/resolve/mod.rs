@@ -202,6 +202,9 @@ fn question(name: &str, rtype: TYPE) -> io::Result<Vec<u8>> {
 
 /// What a reply says; `None` for a failure of the server, which another one may not have.
 fn verdict(reply: &[u8]) -> Option<io::Result<Verdict>> {
+    if ![frame::rcode::NOERROR, frame::rcode::NXDOMAIN].contains(&frame::rcode_of(reply)) {
+        return None;
+    }
     // simple-dns makes room for as many records as the header promises, so they are counted first.
     let Some(packet) = frame::is_whole(reply).then(|| Packet::parse(reply).ok()).flatten() else {
         return Some(Err(io::Error::new(ErrorKind::InvalidData, "unreadable answer")));

@@ -73,7 +73,7 @@ async fn follows_within_the_host_only() {
     let (answers, seen) = check(to("/next"), 1, None).await;
     assert_eq!(answers[0].as_ref().unwrap().status, 200);
     assert!(seen[1].contains("GET /next ") && seen[1].contains("Host: shop"));
-    for elsewhere in ["https://outside.invalid/", "app://login", "mailto:a@b", ""] {
+    for elsewhere in ["https://outside.invalid/", "app://login", "mailto:a@b", "httpx:/y", ""] {
         let (answers, seen) = check(to(elsewhere), 1, None).await;
         assert_eq!((answers[0].as_ref().unwrap().status, seen.len()), (302, 1), "{elsewhere}");
     }
@@ -81,6 +81,8 @@ async fn follows_within_the_host_only() {
     assert!(answers[0].as_ref().unwrap().status == 200 && seen[1].starts_with("GET /log%20in HTTP"));
     let (answers, seen) = check(to("/start"), 1, None).await;
     assert_eq!((answers[0].is_err(), seen.len()), (true, MAX_REQUESTS));
+    let (answers, _) = check(to("/a\tb:c"), 1, None).await;
+    assert!(answers[0].is_err(), "no URL");
 }
 
 #[tokio::test]

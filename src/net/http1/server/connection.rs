@@ -30,6 +30,7 @@ use crate::{
             Error,
             body::{Framing, Step},
             parse::{self, RequestHead},
+            url::clean_target,
         },
     },
 };
@@ -133,7 +134,8 @@ impl Connection<'_> {
         if cleaned != path {
             // Served as it stands, `/healthz/ready/../../drain` would pass a proxy that lets only `/healthz/ready` through.
             let query = query.map(|query| format!("?{query}")).unwrap_or_default();
-            return Ok(Reply::new(output).header("Location", cleaned + &query).send(307, "", b"").await?);
+            let location = clean_target(&(cleaned + &query)).ok_or(Error::Malformed("request target"))?;
+            return Ok(Reply::new(output).header("Location", location).send(307, "", b"").await?);
         }
         let path = percent_decode(&path).ok_or(Error::Malformed("request target"))?;
         let request = Request { method: head.method, path, query, headers: head.headers, peer: *peer };

@@ -144,6 +144,7 @@ async fn unclean_paths_are_redirected_and_never_served() {
         ("http://x/./a/../b/?q=/../", "/b/?q=/../"),
         ("/a%2Fb/..?", "/?"),
         ("/../..", "/"),
+        ("/.//\\outside", "/%5Coutside"),
     ] {
         let output = text(&format!("POST {target} HTTP/1.1\r\nHost: a\r\n\r\n{CLOSE}")).await;
         assert_eq!(codes(&output), ["307", "200"], "{target}");
