@@ -62,7 +62,8 @@ fn wait_asks_until_200() {
 fn redirects_end_at_the_tenth_request() {
     let answers = (0..10).map(|n| format!("HTTP/1.1 302 X\r\nLocation: /{n}\r\nContent-Length: 0\r\n\r\n"));
     let (port, requests) = server(0, answers.collect());
-    let output = footman(&["wait", &format!("--url=http://127.0.0.1:{port}/"), "--timeoutSeconds=3"]);
+    let output =
+        footman(&["wait", &format!("--url=http://127.0.0.1:{port}/"), "--timeoutSeconds=3", "--periodMillis=60000"]);
     assert!(String::from_utf8_lossy(&output.stderr).contains("stopped after 10 redirects"), "{output:?}");
     assert_eq!(requests.join().unwrap().len(), 10);
 }

@@ -3,7 +3,7 @@
 //! A file for each protocol and type: a header, then responses as they passed (`R`, length, bytes), each followed by `A` and its
 //! length-prefixed nonce once Envoy has accepted it. It is written under another name and renamed at its first acceptance. In
 //! state-of-the-world a response replaces the file, but for endpoints, of which istiod sends what has changed; in delta, and of these,
-//! a file holds what one stream carried, [compacted](compact) as it grows. Secrets are never written.
+//! a file holds what one stream carried, compacted as it grows (`compact.rs`). Secrets are never written.
 
 use std::{
     collections::BTreeMap,
