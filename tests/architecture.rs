@@ -18,7 +18,7 @@ const SPAWNS: &[(&str, &str)] = &[
     ("net/http1/server/mod.rs", "connections of the status port: until the client goes or the drain"),
     ("secrets/output.rs", "fsync on a thread of its own, awaited at once"),
     ("wasm/cache/files.rs", "fsync on a thread of its own, awaited at once"),
-    ("xds/lastgood.rs", "compaction of a file: one at a time for each, without waiting for anything"),
+    ("xds/lastgood/recorder.rs", "compaction of a file: one at a time for each, without waiting for anything"),
 ];
 
 /// A source file: its room, its path below `src/`, and its text without comments, strings and tests.
